@@ -2,11 +2,11 @@
 
 A study is a class that derives from :class:`Study`. It declares the paper, the contenders and the claims, and
 it has two methods that work: :meth:`Study.problem` makes the instances and :meth:`Study.measure` lets one
-contender solve them. The unit of work is a *cell*, one call of ``measure`` for one (study, size, contender, seed). Cells know nothing of each
-other, so they can run in any order, in any process, on any machine.
+contender solve them. The unit of work is a *cell*, one call of ``measure`` for one (study, size, contender,
+seed). Cells know nothing of each other, so they can run in any order, in any process, on any machine.
 
-Importing a module of studies must be cheap, since ``assay list`` imports all of them: heavy libraries are imported
-inside the methods.
+Importing a module of studies must be cheap, since ``assay list`` imports all of them: heavy libraries are
+imported inside the methods.
 """
 
 from __future__ import annotations

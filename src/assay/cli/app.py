@@ -1,0 +1,52 @@
+"""The command line: one file per group of commands, put together here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import assay
+from assay.cli.catalogue import list_command, show_command
+from assay.cli.games import games_app
+from assay.cli.graphs import graphs_app
+from assay.cli.studying import check_command, report_command, run_command
+from assay.cli.supervised import supervised_app
+from assay.cli.transport import transport_app
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="assay",
+    help="Optimization and learning methods that certify their answers.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("list")(list_command)
+app.command("show")(show_command)
+app.command("run")(run_command)
+app.command("check")(check_command)
+app.command("report")(report_command)
+app.add_typer(games_app, name="games")
+app.add_typer(graphs_app, name="graphs")
+app.add_typer(supervised_app, name="supervised")
+app.add_typer(transport_app, name="transport")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"assay {assay.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Optimization and learning methods that certify their answers."""

@@ -1,0 +1,185 @@
+"""What all commands share: where they print, how they fail, and how they show a result.
+
+Results go to standard output, everything else (progress, warnings, errors) to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from assay.certificate import Certificate, CertificateError
+from assay.extras import MissingExtraError
+from assay.result import Result, to_jsonable
+
+__all__ = [
+    "JsonOption",
+    "OutOption",
+    "QuietOption",
+    "certificate_table",
+    "fail",
+    "out",
+    "present",
+    "reporting_errors",
+    "stderr",
+    "waiting",
+]
+
+FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Also write the whole result as JSON to this file.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
+
+
+def out() -> Console:
+    """Console on standard output; wide when it is not a terminal, so that nothing is cut off in a file."""
+    return Console(width=None if sys.stdout.isatty() else 160, soft_wrap=not sys.stdout.isatty())
+
+
+def stderr() -> Console:
+    """Console on standard error."""
+    return Console(stderr=True, soft_wrap=True)
+
+
+def fail(message: str, code: int = BAD_INPUT) -> typer.Exit:
+    """Print one line on standard error and return the exception that ends the command."""
+    line = " ".join(str(message).split())
+    stderr().print(f"[bold red]error:[/] {escape(line)}", highlight=False)
+    return typer.Exit(code)
+
+
+def reporting_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what users can cause into one line and an exit code (a traceback with ``ASSAY_TRACEBACK=1``)."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        warnings.showwarning = _show_warning
+        try:
+            return command(*args, **kwargs)
+        except BrokenPipeError:  # the reader, head for example, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except CertificateError as error:
+            if os.environ.get("ASSAY_TRACEBACK"):
+                raise
+            raise fail(str(error), FAILED) from None
+        except (ValueError, TypeError, LookupError, OSError, MissingExtraError, MemoryError) as error:
+            if os.environ.get("ASSAY_TRACEBACK"):
+                raise
+            raise fail(_in_words(error)) from None
+        except KeyboardInterrupt:
+            stderr().print("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapped
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, LookupError) and error.args:
+        return str(error.args[0])
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    return str(error) or type(error).__name__
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    line = " ".join(str(message).split())
+    stderr().print(f"[yellow]warning:[/] {escape(line)}", highlight=False)
+
+
+@contextlib.contextmanager
+def waiting(what: str, quiet: bool) -> Iterator[None]:
+    """Show that something is going on, when standard error is a terminal."""
+    console = stderr()
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with console.status(escape(what)):
+        yield
+
+
+def certificate_table(certificates: list[Certificate] | tuple[Certificate, ...]) -> RichTable:
+    """Table of certificates for a terminal."""
+    table = RichTable(title="certificates", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("promise", ratio=1, overflow="fold")
+    table.add_column("measured", justify="right")
+    table.add_column("bound", justify="right")
+    for certificate in certificates:
+        mark = "[green]holds[/]" if certificate.holds else "[bold red]FAILS[/]"
+        words = escape(certificate.statement)
+        for assumption in certificate.assumptions:
+            words += f"\n  [dim]if {escape(str(assumption))}[/]"
+        table.add_row(mark, words, f"{certificate.value:.6g}", f"{certificate.relation} {certificate.bound:.6g}")
+    return table
+
+
+def present(
+    summary: dict[str, Any],
+    content: Result | dict[str, Any],
+    certificates: tuple[Certificate, ...],
+    *,
+    as_json: bool,
+    out_file: Path | None,
+) -> None:
+    """Print a result, write it where it was asked for, and leave with 1 when a certificate fails.
+
+    Parameters
+    ----------
+    summary : dict
+        What a person wants to see: words to values.
+    content : Result or dict
+        Everything, for ``--json`` and ``--out``.
+    certificates : tuple of Certificate
+        Of the result.
+    as_json : bool
+        Print ``content`` and not ``summary``.
+    out_file : pathlib.Path or None
+        Where to write ``content``.
+    """
+    whole = content.to_dict() if isinstance(content, Result) else to_jsonable(content)
+    text = json.dumps(whole, allow_nan=False, ensure_ascii=False)
+    if out_file is not None:
+        _write(out_file, text + "\n")
+    if as_json:
+        print(text)
+    else:
+        console = out()
+        facts = RichTable.grid(padding=(0, 2))
+        for words, value in summary.items():
+            facts.add_row(f"[bold]{escape(words)}[/]", escape(str(value)))
+        console.print(facts)
+        if certificates:
+            console.print()
+            console.print(certificate_table(certificates))
+        if out_file is not None:
+            console.print(f"\nwritten to {escape(str(out_file))}")
+    if not all(c.holds and not c.violated for c in certificates):
+        raise typer.Exit(FAILED)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,480 @@
+"""What the pages show, gathered from a study and its store; nothing here knows HTML."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import json
+import re
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from assay.certificate import Certificate
+from assay.lab.cell import CellRecord
+from assay.lab.figures import Figure, contender_styles
+from assay.lab.provenance import code_hash
+from assay.lab.report.listing import example_code
+from assay.lab.store import Store
+from assay.lab.study import Claim, Contender, Study
+from assay.lab.table import Table
+from assay.lab.verdict import Verdict, judge
+
+__all__ = [
+    "CertificateGroup",
+    "FigureBlock",
+    "NumberRow",
+    "Outcomes",
+    "SizeResults",
+    "StudyPage",
+    "how_measured",
+    "page_names",
+]
+
+OUTCOMES = ("holds", "not reproduced", "not measured")
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How many claims hold, are not reproduced, and were not measured."""
+
+    holds: int = 0
+    not_reproduced: int = 0
+    not_measured: int = 0
+
+    @classmethod
+    def of(cls, verdicts: Iterable[Verdict]) -> Outcomes:
+        """Count verdicts."""
+        counts = Counter(verdict.outcome for verdict in verdicts)
+        return cls(*(counts[outcome] for outcome in OUTCOMES))
+
+    @property
+    def total(self) -> int:
+        """All claims."""
+        return self.holds + self.not_reproduced + self.not_measured
+
+    def __add__(self, other: Outcomes) -> Outcomes:
+        return Outcomes(
+            self.holds + other.holds,
+            self.not_reproduced + other.not_reproduced,
+            self.not_measured + other.not_measured,
+        )
+
+
+@dataclass(frozen=True)
+class FigureBlock:
+    """A figure as the page's script takes it.
+
+    Parameters
+    ----------
+    title, caption : str
+        Words.
+    data : dict
+        ``data``, ``layout`` and ``menus`` for the script, JSON-ready.
+    menus : list of dict
+        ``label``, ``options`` and ``active`` of every menu.
+    """
+
+    title: str
+    caption: str
+    data: dict[str, Any]
+    menus: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, figure: Figure) -> FigureBlock:
+        """Take a figure apart: the page has menus of its own, which a keyboard and a narrow screen can use."""
+        content = json.loads(go.Figure(figure.plot).to_json())
+        layout = content.get("layout", {})
+        layout.pop("template", None)
+        menus, of_page = [], []
+        for menu in layout.pop("updatemenus", []):
+            buttons = [b for b in menu.get("buttons", []) if b.get("method") in ("update", "restyle", "relayout")]
+            if not buttons:
+                continue
+            label = "case" if menu.get("name") is None else str(menu["name"])
+            options = [_as_text(str(button.get("label", ""))) for button in buttons]
+            active = min(max(int(menu.get("active", 0)), 0), len(buttons) - 1)
+            menus.append([{"method": b["method"], "args": b.get("args", [])} for b in buttons])
+            of_page.append({"label": label, "options": options, "active": active})
+        return cls(
+            figure.title, figure.caption, {"data": content["data"], "layout": layout, "menus": menus}, of_page
+        )
+
+
+@dataclass(frozen=True)
+class CertificateGroup:
+    """All evaluations of one certificate.
+
+    Parameters
+    ----------
+    statement : str
+        What it promises.
+    contenders : dict of str to int
+        Whose answers it was evaluated on, and how often.
+    n_holds, n_fails, n_violated : int
+        How many hold, how many do not, and how many had an assumption that is known to be false.
+    example : str
+        The evaluation that came closest to failing, or failed most.
+    """
+
+    statement: str
+    contenders: dict[str, int]
+    n_holds: int
+    n_fails: int
+    n_violated: int
+    example: str
+
+
+@dataclass(frozen=True)
+class NumberRow:
+    """A metric in one case: for each contender the median, lowest and highest over the seeds, or None."""
+
+    metric: str
+    case: str
+    cells: list[tuple[float, float, float] | None]
+
+
+@dataclass(frozen=True)
+class SizeResults:
+    """Results of a study at one size, and where they come from.
+
+    Parameters
+    ----------
+    study : type
+        The study class.
+    size : str
+        The size.
+    table : Table
+        Cells that today's code has made.
+    records : list of CellRecord
+        The same cells.
+    finished : list of datetime.datetime
+        When each was stored.
+    """
+
+    study: type[Study]
+    size: str
+    table: Table
+    records: list[CellRecord]
+    finished: list[datetime.datetime]
+
+    @classmethod
+    def load(cls, study: type[Study], store: Store, size: str) -> SizeResults:
+        """Read the cells of a study at one size."""
+        names, code = {c.name for c in study.contenders}, code_hash(study)
+        known = [r for r in store.records(study.name, size) if r.cell.contender in names]
+        current = [r for r in known if r.code in (code, "")]
+        table = Table.of(study, size, current, n_stale=len(known) - len(current))
+        finished = [
+            datetime.datetime.fromtimestamp(store.path(r.cell).stat().st_mtime, datetime.UTC) for r in current
+        ]
+        return cls(study, size, table, current, finished)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """Of the claims that are made at this size."""
+        return judge(self.study, self.table)
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """Count of the verdicts."""
+        return Outcomes.of(self.verdicts)
+
+    @cached_property
+    def done(self) -> list[CellRecord]:
+        """Cells that were computed."""
+        return [r for r in self.records if r.status == "done"]
+
+    @cached_property
+    def failed(self) -> list[CellRecord]:
+        """Cells that were not, with the reason in their message."""
+        return [r for r in self.records if r.status != "done"]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the cells."""
+        return sorted({r.cell.seed for r in self.records})
+
+    @property
+    def command(self) -> str:
+        """What to type to get these results."""
+        command = f"assay run {self.study.name} --size {self.size}"
+        usual = list(range(self.study.seeds.get(self.size, 0)))
+        if self.seeds and self.seeds != usual:
+            command += f" --seeds {','.join(map(str, self.seeds))}"
+        return command
+
+    @cached_property
+    def figures(self) -> tuple[list[FigureBlock], str]:
+        """What the study draws, and the traceback if it could not."""
+        if not self.done:
+            return [], ""
+        try:
+            return [FigureBlock.of(figure) for figure in self.study().figures(self.table)], ""
+        except Exception:  # noqa: BLE001  one study that cannot draw must not take the report down
+            return [], traceback.format_exc()
+
+    @cached_property
+    def certificates(self) -> list[CertificateGroup]:
+        """Every distinct certificate; those that fail first."""
+        groups: dict[tuple[str, str], list[tuple[str, Certificate]]] = {}
+        for row in self.table.certificates.itertuples():
+            key = (row.certificate.statement, row.certificate.relation)
+            groups.setdefault(key, []).append((row.contender, row.certificate))
+        found = [_group(statement, members) for (statement, _), members in groups.items()]
+        return sorted(found, key=lambda group: group.n_fails == 0)
+
+    @cached_property
+    def numbers(self) -> list[NumberRow]:
+        """All scalars, a row per metric and case, a column per contender of :attr:`columns`."""
+        scalars = self.table.scalars
+        if scalars.empty:
+            return []
+        grouped = scalars.groupby(["metric", "case", "contender"], sort=False)["value"]
+        ranges = {key: (float(v.median()), float(v.min()), float(v.max())) for key, v in grouped}
+        pairs = dict.fromkeys(zip(scalars["metric"], scalars["case"], strict=True))
+        metrics = {metric: index for index, metric in enumerate(dict.fromkeys(scalars["metric"]))}
+        ordered = sorted(pairs, key=lambda pair: metrics[pair[0]])
+        return [NumberRow(m, case, [ranges.get((m, case, c)) for c in self.columns]) for m, case in ordered]
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Contenders that have numbers."""
+        return list(dict.fromkeys(self.table.scalars["contender"]))
+
+    @cached_property
+    def provenance(self) -> list[tuple[str, str]]:
+        """Where the numbers come from, as pairs of words; what differs between cells is listed."""
+        environments = [r.environment for r in self.records if r.environment]
+        facts = [(key, _all_values(e.get(key) for e in environments)) for key in _FACTS]
+        versions: dict[str, list[str]] = {}
+        for environment in environments:
+            for name, version in environment.get("versions", {}).items():
+                versions.setdefault(name, []).append(version)
+        facts += [(name, _all_values(found)) for name, found in sorted(versions.items(), key=lambda i: i[0].lower())]
+        return [(key, value) for key, value in facts if value]
+
+    @property
+    def code(self) -> str:
+        """Hash of the code of these cells; empty when no cell got as far as having one."""
+        return next((r.code for r in self.records if r.code), "")
+
+    @property
+    def seconds(self) -> float:
+        """Time that the cells took together."""
+        return float(sum(r.seconds for r in self.records))
+
+    def library_version(self, contender: Contender) -> str:
+        """Version of a contender's library in its cells, or an empty string."""
+        if contender.library is None:
+            return ""
+        return _all_values(
+            r.environment.get("versions", {}).get(contender.library)
+            for r in self.records
+            if r.cell.contender == contender.name
+        )
+
+    def cell_seconds(self, contender: Contender) -> float:
+        """Median time of a contender's cells, nan when it has none."""
+        own = [r.seconds for r in self.done if r.cell.contender == contender.name]
+        return float(np.median(own)) if own else float("nan")
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """Everything about one study.
+
+    Parameters
+    ----------
+    study : type
+        The study class.
+    results : list of SizeResults
+        Sizes that the store has, the largest first.
+    file : str
+        Path of the page below the report's directory.
+    only_size : str, optional
+        When given, claims of other sizes do not count.
+    """
+
+    study: type[Study]
+    results: list[SizeResults]
+    file: str
+    only_size: str | None = None
+
+    @classmethod
+    def load(cls, study: type[Study], store: Store, file: str, only_size: str | None = None) -> StudyPage:
+        """Read a study."""
+        declared = list(study.sizes)
+        present = [size for size in store.sizes(study.name) if only_size in (None, size)]
+        present.sort(key=lambda size: declared.index(size) if size in declared else -1, reverse=True)
+        loaded = [SizeResults.load(study, store, size) for size in present]
+        return cls(study, [r for r in loaded if r.records or r.table.n_stale], file, only_size)
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.study.name
+
+    @property
+    def family(self) -> str:
+        """What is before the slash in the name."""
+        return self.name.partition("/")[0]
+
+    @property
+    def measured(self) -> list[SizeResults]:
+        """Sizes with at least one cell of today's code."""
+        return [results for results in self.results if results.records]
+
+    @cached_property
+    def verdicts(self) -> dict[Claim, Verdict | None]:
+        """Every claim with its verdict at the largest size at which it was measured; None when at none."""
+        found: dict[Claim, Verdict | None] = {
+            claim: None for claim in self.study.claims if self.only_size is None or self.only_size in claim.sizes
+        }
+        for results in reversed(self.measured):
+            found |= {v.claim: v for v in results.verdicts if v.n or found.get(v.claim) is None}
+        return found
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """How the claims fared; each counts once."""
+        verdicts = self.verdicts.values()
+        return Outcomes.of(v for v in verdicts if v is not None) + Outcomes(
+            not_measured=sum(v is None for v in verdicts)
+        )
+
+    @cached_property
+    def certificate_counts(self) -> tuple[int, int]:
+        """How many certificates hold, and how many there are, over all sizes."""
+        frames = [results.table.certificates for results in self.measured]
+        return sum(int(f["holds"].sum()) for f in frames), sum(len(f) for f in frames)
+
+    @property
+    def n_failed(self) -> int:
+        """Cells that failed, over all sizes."""
+        return sum(len(results.failed) for results in self.results)
+
+    @property
+    def n_stale(self) -> int:
+        """Cells of other code, over all sizes."""
+        return sum(results.table.n_stale for results in self.results)
+
+    @property
+    def when(self) -> datetime.datetime | None:
+        """When the last cell was stored."""
+        return max((time for results in self.results for time in results.finished), default=None)
+
+    @property
+    def status(self) -> list[str]:
+        """Words by which the index filters."""
+        if not self.measured:
+            return ["not-run"]
+        held, total = self.certificate_counts
+        words = {
+            "all-hold": self.outcomes.holds == self.outcomes.total > 0,
+            "not-reproduced": self.outcomes.not_reproduced > 0,
+            "not-measured": self.outcomes.not_measured > 0,
+            "certificate-fails": held < total,
+            "cell-failed": self.n_failed > 0,
+        }
+        return [word for word, applies in words.items() if applies]
+
+    @cached_property
+    def example(self) -> str:
+        """Code to copy; empty when the source is not there."""
+        try:
+            return example_code(self.study)
+        except (OSError, TypeError):
+            return ""
+
+    @property
+    def statement(self) -> str:
+        """Import statement of the method."""
+        module, _, name = self.study.method.rpartition(".")
+        return f"from {module} import {name}" if module else f"import {name}"
+
+    @property
+    def styles(self) -> Mapping[str, Mapping[str, Any]]:
+        """Colours of the contenders, the same as in the figures."""
+        return contender_styles(self.study)
+
+    @property
+    def bibtex(self) -> str:
+        """Entry for a bibliography."""
+        return self.study.paper.bibtex(re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-"))
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Addresses of the paper; only those that a browser cannot take for a script."""
+        paper, found = self.study.paper, []
+        if paper.arxiv and re.fullmatch(r"[\w.\-/]+", paper.arxiv):
+            found.append((f"arXiv:{paper.arxiv}", f"https://arxiv.org/abs/{paper.arxiv}"))
+        if paper.code and re.match(r"https?://", paper.code):
+            found.append(("the authors' code", paper.code))
+        return found
+
+
+def how_measured(claim: Claim) -> str:
+    """Say in words which number decides a claim.
+
+    Examples
+    --------
+    >>> from assay.lab import Claim
+    >>> how_measured(Claim("C1", "is faster", "seconds", "ours", "<=", 0.5, "paper", versus="HiGHS", case="large*"))
+    'median of seconds, ours divided by HiGHS, cases large*'
+    """
+    words = f"{_REDUCTIONS[claim.reduce]} of {claim.metric}, {claim.contender}"
+    if claim.versus is not None:
+        words += f" {'divided by' if claim.compare == 'ratio' else 'minus'} {claim.versus}"
+    return words + (f", cases {claim.case}" if claim.case != "*" else "")
+
+
+def page_names(studies: Iterable[type[Study]]) -> dict[str, str]:
+    """File of every study's page: readable, safe on every file system, and unique."""
+    names = {}
+    for study in studies:
+        readable = re.sub(r"[^a-z0-9_]+", "-", study.name.lower().replace("/", ".", 1).replace(".", "--", 1)).strip("-")
+        plain = re.fullmatch(r"[a-z0-9_]+/[a-z0-9_]+", study.name)
+        mark = "" if plain else f"-{zlib.crc32(study.name.encode()):08x}"
+        names[study.name] = f"studies/{readable or 'study'}{mark}.html"
+    return names
+
+
+_REDUCTIONS = {"median": "median", "mean": "mean", "min": "lowest", "max": "highest"}
+_FACTS = ("assay", "python", "platform", "processor", "cores", "threads")
+
+
+def _group(statement: str, members: list[tuple[str, Certificate]]) -> CertificateGroup:
+    certificates = [certificate for _, certificate in members]
+    n_holds = sum(c.holds for c in certificates)
+    return CertificateGroup(
+        statement,
+        dict(Counter(contender for contender, _ in members)),
+        n_holds,
+        len(certificates) - n_holds,
+        sum(bool(c.violated) for c in certificates),
+        str(min(certificates, key=_relative_slack)),
+    )
+
+
+def _relative_slack(certificate: Certificate) -> float:
+    """Slack in units of the bound, so that certificates of different sizes compare; nan is the worst."""
+    slack = certificate.slack / max(abs(certificate.bound), np.finfo(float).tiny)
+    return float("-inf") if np.isnan(slack) else slack
+
+
+def _all_values(values: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def _as_text(label: str) -> str:
+    """What plotly would show of a label: without tags, entities resolved."""
+    return html.unescape(re.sub(r"<[^>]*>", "", label))
