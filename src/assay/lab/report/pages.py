@@ -441,7 +441,7 @@ def page_names(studies: Iterable[type[Study]]) -> dict[str, str]:
     """File of every study's page: readable, safe on every file system, and unique."""
     names = {}
     for study in studies:
-        readable = re.sub(r"[^a-z0-9_]+", "-", study.name.lower().replace("/", ".", 1).replace(".", "--", 1)).strip("-")
+        readable = re.sub(r"[^a-z0-9_]+", "-", study.name.lower()).strip("-")
         plain = re.fullmatch(r"[a-z0-9_]+/[a-z0-9_]+", study.name)
         mark = "" if plain else f"-{zlib.crc32(study.name.encode()):08x}"
         names[study.name] = f"studies/{readable or 'study'}{mark}.html"

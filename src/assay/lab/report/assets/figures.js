@@ -1,0 +1,293 @@
+// Draws the figures. What a figure shows follows from its content and three choices: the options of its menus,
+// the lines that are hidden, and the colours of the page. Every change draws it again from these.
+(function () {
+  "use strict";
+  const twins = JSON.parse(document.getElementById("dark-twins").textContent);
+  const toHex = (r, g, b) => "#" + [r, g, b].map((v) => Number(v).toString(16).padStart(2, "0")).join("");
+  const darkOf = new Map(Object.entries(twins).map(([light, dark]) => [light.toLowerCase(), dark]));
+  let printing = false;
+
+  // Colours -----------------------------------------------------------------------------------------------
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+  function colour(variable) {
+    probe.style.color = `var(${variable})`;
+    return window.getComputedStyle(probe).color;
+  }
+
+  function isDark() {
+    if (printing) return false;
+    const chosen = document.documentElement.dataset.scheme;
+    return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  function adapted(value, ink) {
+    if (typeof value !== "string") return value;
+    const plain = value.toLowerCase();
+    if (darkOf.has(plain)) return darkOf.get(plain);
+    if (["black", "#000", "#000000", "#2a3f5f", "#444"].includes(plain)) return ink;
+    const parts = plain.match(/^rgba?\((\d+),\s*(\d+),\s*(\d+)(?:,\s*([\d.]+))?\)$/);
+    if (!parts) return value;
+    const twin = darkOf.get(toHex(parts[1], parts[2], parts[3]));
+    if (!twin) return value;
+    const channels = [1, 3, 5].map((at) => parseInt(twin.slice(at, at + 2), 16));
+    return `rgba(${channels.join(",")},${parts[4] === undefined ? 1 : parts[4]})`;
+  }
+
+  // Exchanges every colour for its twin, in place.
+  function darken(thing, ink) {
+    for (const key of Object.keys(thing)) {
+      const value = thing[key];
+      if (/color$/i.test(key)) {
+        thing[key] = Array.isArray(value) ? value.map((item) => adapted(item, ink)) : adapted(value, ink);
+      }
+      if (value && typeof value === "object") darken(value, ink);
+    }
+  }
+
+  // Menus -------------------------------------------------------------------------------------------------
+  function setPath(thing, path, value) {
+    const keys = path.replace(/\[(\d+)\]/g, ".$1").split(".");
+    const last = keys.pop();
+    let at = thing;
+    for (const key of keys) {
+      if (at[key] === null || typeof at[key] !== "object") at[key] = {};
+      at = at[key];
+    }
+    at[last] = value;
+  }
+
+  function restyle(data, changes, indices) {
+    const chosen = indices === undefined ? data.map((_, i) => i) : [].concat(indices);
+    for (const [path, value] of Object.entries(changes || {})) {
+      chosen.forEach((index, turn) => {
+        if (data[index]) setPath(data[index], path, Array.isArray(value) ? value[turn % value.length] : value);
+      });
+    }
+  }
+
+  function relayout(layout, changes) {
+    for (const [path, value] of Object.entries(changes || {})) setPath(layout, path, value);
+  }
+
+  function choose(data, layout, option) {
+    const [first, second, third] = option.args;
+    if (option.method === "relayout") relayout(layout, first);
+    else if (option.method === "restyle") restyle(data, first, second);
+    else {
+      restyle(data, first, third);
+      relayout(layout, second);
+    }
+  }
+
+  // Layout ------------------------------------------------------------------------------------------------
+  // Plotly does not break the lines of a title; one that is longer than its axis would be cut off.
+  function broken(text, pixels, size) {
+    if (/[<&]/.test(text)) return text;
+    const room = Math.max(10, Math.floor(pixels / (0.55 * size)));
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      const line = lines[lines.length - 1];
+      if (line && line.length + 1 + word.length > room) lines.push(word);
+      else lines[lines.length - 1] = line ? `${line} ${word}` : word;
+    }
+    return lines.join("<br>");
+  }
+
+  function dressed(layout, width, height) {
+    const narrow = width < 520;
+    const size = narrow ? 12 : 13;
+    const ink = colour("--ink");
+    const muted = colour("--muted");
+    const line = colour("--line");
+    const margin = { l: narrow ? 44 : 60, r: 14, t: 14, b: 44 };
+    layout.font = Object.assign({}, layout.font, {
+      family: window.getComputedStyle(document.body).fontFamily,
+      size,
+      color: ink,
+    });
+    Object.assign(layout, {
+      width,
+      height,
+      autosize: false,
+      showlegend: false,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      colorway: Object.entries(twins).map(([light, dark]) => (isDark() ? dark : light)),
+      margin: Object.assign(margin, layout.margin),
+      uirevision: "kept",
+      hovermode: layout.hovermode === undefined ? "closest" : layout.hovermode,
+      hoverlabel: {
+        bgcolor: colour("--surface"),
+        bordercolor: line,
+        font: { color: ink, size },
+        namelength: -1,
+        align: "left",
+      },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: muted, activecolor: ink },
+    });
+    delete layout.title;
+    const axes = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
+    for (const name of new Set(["xaxis", "yaxis", ...axes])) {
+      const axis = (layout[name] = Object.assign({ automargin: true, ticks: "outside", ticklen: 4 }, layout[name]));
+      Object.assign(axis, {
+        gridcolor: line,
+        zerolinecolor: line,
+        linecolor: muted,
+        tickcolor: line,
+        zerolinewidth: 1,
+      });
+      axis.tickfont = Object.assign({}, axis.tickfont, { color: muted });
+      if (axis.type === "log" && axis.dtick === undefined) {
+        axis.minor = Object.assign({ showgrid: false }, axis.minor);
+        if (axis.nticks === undefined) axis.nticks = narrow ? 5 : 8;
+      }
+      if (axis.title) {
+        const title = typeof axis.title === "string" ? { text: axis.title } : axis.title;
+        const domain = axis.domain || [0, 1];
+        const length = (domain[1] - domain[0]) * (name[0] === "x" ? width - 80 : height - 90);
+        title.text = broken(title.text || "", length, size);
+        title.font = Object.assign({}, title.font, { color: ink, size });
+        if (title.standoff === undefined) title.standoff = 12;
+        axis.title = title;
+      }
+    }
+    for (const annotation of layout.annotations || []) {
+      annotation.font = Object.assign({ size }, annotation.font, { color: ink });
+    }
+    return layout;
+  }
+
+  // Legend ------------------------------------------------------------------------------------------------
+  const SVG = "http://www.w3.org/2000/svg";
+  const DASHES = { dash: "6 3", dot: "2 2.5", dashdot: "6 2.5 1.5 2.5", longdash: "9 3", longdashdot: "9 2.5 1.5 2.5" };
+
+  function shape(name, attributes) {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return element;
+  }
+
+  function swatch(trace) {
+    const picture = shape("svg", { viewBox: "0 0 26 10", width: 26, height: 10, "aria-hidden": "true" });
+    const single = (value) => (typeof value === "string" ? value : undefined);
+    const mode = trace.mode || "";
+    const marker = trace.marker || {};
+    if (trace.type && trace.type.startsWith("scatter")) {
+      const stroke = single((trace.line || {}).color) || single(marker.color) || "currentColor";
+      if (mode.includes("lines")) {
+        const dash = DASHES[(trace.line || {}).dash];
+        const lineShape = shape("path", { d: "M1 5h24", stroke, "stroke-width": (trace.line || {}).width || 2 });
+        if (dash) lineShape.setAttribute("stroke-dasharray", dash);
+        picture.append(lineShape);
+      }
+      if (mode.includes("markers")) {
+        picture.append(shape("circle", { cx: 13, cy: 5, r: 3.2, fill: single(marker.color) || stroke }));
+      }
+      if (!mode.includes("lines") && !mode.includes("markers") && trace.fillcolor) {
+        picture.append(shape("rect", { x: 4, y: 0, width: 18, height: 10, fill: trace.fillcolor }));
+      }
+    } else {
+      const fill = single(marker.color) || single(trace.fillcolor) || single((trace.line || {}).color);
+      picture.append(shape("rect", { x: 8, y: 0, width: 10, height: 10, rx: 1.5, fill: fill || "currentColor" }));
+    }
+    return picture;
+  }
+
+  function plainText(markup) {
+    return new DOMParser().parseFromString(markup.replace(/<br\s*\/?>/gi, " "), "text/html").body.textContent;
+  }
+
+  // A figure ----------------------------------------------------------------------------------------------
+  class Drawing {
+    constructor(element) {
+      this.element = element;
+      this.canvas = element.querySelector(".canvas");
+      this.legend = element.querySelector(".legend");
+      this.content = JSON.parse(element.querySelector(".figure-data").textContent);
+      this.hidden = new Set();
+      this.selects = Array.from(element.querySelectorAll("select[data-menu]"));
+      for (const select of this.selects) select.addEventListener("change", () => this.draw());
+      this.width = 0;
+      new ResizeObserver(() => {
+        const width = Math.floor(this.canvas.clientWidth);
+        if (width > 0 && width !== this.width && !printing) this.draw();
+      }).observe(this.canvas);
+    }
+
+    keyOf(trace, index) {
+      return trace.legendgroup ? `group ${trace.legendgroup}` : trace.name ? `name ${trace.name}` : `trace ${index}`;
+    }
+
+    // Tables and figures have a fixed order, so drawing one after the other keeps the page responsive.
+    draw(printWidth) {
+      const width = printWidth || Math.floor(this.canvas.clientWidth);
+      if (!width) return;
+      this.width = width;
+      const { data, layout } = structuredClone({ data: this.content.data, layout: this.content.layout });
+      for (const select of this.selects) {
+        choose(data, layout, structuredClone(this.content.menus[select.dataset.menu][select.selectedIndex]));
+      }
+      if (isDark()) {
+        const ink = colour("--ink");
+        darken(data, ink);
+        darken(layout, ink);
+      }
+      const offered = data.map((trace) => trace.visible !== false && trace.visible !== "legendonly");
+      const named = data.map((trace) => Boolean(trace.name) && trace.showlegend !== false);
+      data.forEach((trace, index) => {
+        if (!offered[index] || this.hidden.has(this.keyOf(trace, index))) trace.visible = false;
+      });
+      const height = this.content.layout.height || (width < 520 ? 320 : 400);
+      const config = { displaylogo: false, responsive: false, displayModeBar: width < 520 ? false : "hover" };
+      config.modeBarButtonsToRemove = ["select2d", "lasso2d", "autoScale2d"];
+      Plotly.react(this.canvas, data, dressed(layout, width, height), config);
+      this.drawLegend(data, offered, named);
+      this.element.dataset.drawn = "true";
+    }
+
+    drawLegend(data, offered, named) {
+      const full = this.canvas._fullData || data;
+      const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+      const items = new Map();
+      data.forEach((trace, index) => {
+        const key = this.keyOf(trace, index);
+        if (offered[index] && named[index] && !items.has(`${key}\n${trace.name}`)) {
+          items.set(`${key}\n${trace.name}`, { key, trace, full: full[index] });
+        }
+      });
+      this.legend.replaceChildren();
+      for (const item of items.values()) {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.dataset.key = item.key;
+        button.setAttribute("aria-pressed", String(!this.hidden.has(item.key)));
+        // A hidden trace has no defaults; its own colours are all that there is.
+        const source = item.full && item.full.visible === true ? item.full : item.trace;
+        button.append(swatch(Object.assign({ type: "scatter", mode: "lines" }, source)), plainText(item.trace.name));
+        button.addEventListener("click", () => {
+          if (this.hidden.has(item.key)) this.hidden.delete(item.key);
+          else this.hidden.add(item.key);
+          this.draw();
+        });
+        this.legend.append(button);
+        if (item.key === focused) button.focus();
+      }
+    }
+  }
+
+  const drawings = Array.from(document.querySelectorAll("figure.plot")).map((element) => new Drawing(element));
+  const redraw = () => drawings.forEach((drawing) => drawing.draw());
+  document.addEventListener("scheme", redraw);
+  window.addEventListener("beforeprint", () => {
+    printing = true;
+    document.documentElement.classList.add("printing");
+    drawings.forEach((drawing) => drawing.draw(640));
+  });
+  window.addEventListener("afterprint", () => {
+    printing = false;
+    document.documentElement.classList.remove("printing");
+    redraw();
+  });
+})();
