@@ -23,6 +23,7 @@ DEFAULT_STORE = Path("assay-out")
 _Engine = Annotated[str, typer.Option("--engine", help="Where cells are computed: local or ray.")]
 _Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Cells at a time; default: all cores.")]
 _Address = Annotated[str | None, typer.Option("--address", help="Ray cluster, e.g. ray://head:10001 or auto.")]
+_Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads per cell.")]
 _Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds after which a cell is given up.")]
 _Store = Annotated[Path, typer.Option("--out", help="Directory of the results.")]
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Compute everything again.")]
@@ -35,6 +36,7 @@ def run_command(
     seeds: Annotated[str | None, typer.Option("--seeds", help="A range 0:5 or a list 0,3,7.")] = None,
     engine: _Engine = "local",
     workers: _Workers = None,
+    threads: _Threads = 1,
     address: _Address = None,
     timeout: _Timeout = None,
     out_dir: _Store = DEFAULT_STORE,
@@ -53,6 +55,7 @@ def run_command(
         seeds=_parse_seeds(seeds),
         engine=engine,
         workers=workers,
+        threads=threads,
         address=address,
         timeout=timeout,
         out=out_dir,
@@ -68,6 +71,7 @@ def check_command(
     study: Annotated[list[str] | None, typer.Argument(help="Names of studies; all by default.")] = None,
     engine: _Engine = "local",
     workers: _Workers = None,
+    threads: _Threads = 1,
     address: _Address = None,
     timeout: _Timeout = None,
     out_dir: _Store = DEFAULT_STORE,
@@ -85,6 +89,7 @@ def check_command(
         size="quick",
         engine=engine,
         workers=workers,
+        threads=threads,
         address=address,
         timeout=timeout,
         out=out_dir,
@@ -179,9 +184,7 @@ def _progress(quiet: bool) -> Iterator[Callable | None]:
         yield update
 
 
-def _print_verdicts(
-    chosen: list[type[Study]], size: str, out_dir: Path, seeds: list[int] | None = None
-) -> bool:
+def _print_verdicts(chosen: list[type[Study]], size: str, out_dir: Path, seeds: list[int] | None = None) -> bool:
     """Print the table of claims; True when one does not hold."""
     from assay.lab import Store, Table, judge
 
