@@ -119,6 +119,8 @@ def as_float_array(
         if raw.dtype.kind != "O":
             raise TypeError(f"{name} must be {wanted} of real numbers, got dtype {raw.dtype}")
         try:
+            if any(item is None for item in raw.flat):  # which numpy would turn into nan
+                raise TypeError("None is not a number")
             raw = raw.astype(dtype)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be {wanted} of real numbers, got objects of other types") from error

@@ -135,7 +135,7 @@ def execute(cell: Cell, *, threads: int = 1, timeout: float | None = None, expec
         Also when the study raised.
     """
     started = time.perf_counter()
-    code = ""
+    code = expected_code
     try:
         study_class = cell.load()
         code = code_hash(study_class)

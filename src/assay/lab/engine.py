@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.extras import import_extra
-from assay.lab.cell import Cell, CellRecord, execute
+from assay.lab.cell import Cell, CellRecord, Status, execute
 from assay.lab.provenance import code_hash
 
 __all__ = ["Engine", "LocalEngine", "RayEngine", "make_engine"]
@@ -113,7 +113,7 @@ class LocalEngine(Engine):
             elif isinstance(error, BrokenProcessPool):
                 broken = True
             else:  # the record could not be sent back
-                records.append(CellRecord(cell, "error", message=f"{type(error).__name__}: {error}"))
+                records.append(_lost(cell, "error", f"{type(error).__name__}: {error}"))
                 del self._flying[future]
         if broken:
             records += self._after_a_death(alone)
@@ -125,7 +125,7 @@ class LocalEngine(Engine):
         self._kill_pool()
         if alone:
             why = "the worker process died (out of memory, a crash in compiled code, or killed)"
-            return [CellRecord(cell, "crashed", message=why) for cell in cells]
+            return [_lost(cell, "crashed", why) for cell in cells]
         self._suspects += cells
         return []
 
@@ -143,7 +143,7 @@ class LocalEngine(Engine):
         for cell in innocent:
             self.submit(cell)
         why = f"gave up after {self.timeout:g} s (the worker had to be killed)"
-        return [CellRecord(cell, "timeout", message=why) for cell in overdue]
+        return [_lost(cell, "timeout", why) for cell in overdue]
 
     def _new_pool(self) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
@@ -257,9 +257,9 @@ class RayEngine(Engine):
             try:
                 records.append(self._ray.get(ticket))
             except self._ray.exceptions.WorkerCrashedError as error:
-                records.append(CellRecord(cell, "crashed", message=f"the worker process died: {error}"))
+                records.append(_lost(cell, "crashed", f"the worker process died: {error}"))
             except Exception as error:  # noqa: BLE001  what Ray raises for a task it could not run
-                records.append(CellRecord(cell, "error", message=f"{type(error).__name__}: {error}"))
+                records.append(_lost(cell, "error", f"{type(error).__name__}: {error}"))
         return records + self._overdue()
 
     def _overdue(self) -> list[CellRecord]:
@@ -273,7 +273,7 @@ class RayEngine(Engine):
             cell, _ = self._flying.pop(ticket)
             self._ray.cancel(ticket, force=True)
             why = f"gave up after {self.timeout:g} s (the worker had to be killed)"
-            records.append(CellRecord(cell, "timeout", message=why))
+            records.append(_lost(cell, "timeout", why))
         return records
 
     def close(self) -> None:
@@ -283,6 +283,11 @@ class RayEngine(Engine):
                 self._ray.cancel(ticket, force=True)
         self._flying.clear()
         self._ray.shutdown()
+
+
+def _lost(cell: Cell, status: Status, why: str) -> CellRecord:
+    """Record of a cell that never came back from its worker."""
+    return CellRecord(cell, status, message=why, code=code_hash(cell.load()))
 
 
 def _source_of(package: str) -> Path:

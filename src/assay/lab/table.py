@@ -71,7 +71,7 @@ class Table:
             for r in store.records(study.name, size)
             if r.cell.contender in names and (wanted is None or r.cell.seed in wanted)
         ]
-        current = [r for r in records if r.code == code or not r.code]
+        current = [r for r in records if r.code == code]
         return cls.of(study, size, current, n_stale=len(records) - len(current))
 
     @classmethod

@@ -6,6 +6,7 @@ import fnmatch
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from assay.lab.study import Claim, Study
@@ -100,4 +101,5 @@ def _judge_one(claim: Claim, table: Table) -> Verdict:
 def _scalars(table: Table, claim: Claim, contender: str) -> pd.DataFrame:
     rows = table.scalars
     chosen = rows[(rows["metric"] == claim.metric) & (rows["contender"] == contender)]
-    return chosen[[fnmatch.fnmatchcase(case, claim.case) for case in chosen["case"]]]
+    matching = [fnmatch.fnmatchcase(case, claim.case) for case in chosen["case"]]
+    return chosen[np.array(matching, dtype=bool)]
