@@ -122,6 +122,21 @@ def test_the_code_of_a_study_is_what_it_can_import():
     assert "assay_probe" in provenance._sources("assay_probe")
 
 
+def test_names_that_a_package_looks_up_at_run_time_count_for_all_its_modules(tmp_path, monkeypatch):
+    package = tmp_path / "lazy_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from lazy_package.eager import a\n\ndef __getattr__(name):\n    ...\n")
+    for name in ("eager", "late", "study"):
+        (package / f"{name}.py").write_text("a = 1\n")
+    (package / "user.py").write_text("from lazy_package import a\n")
+    (package / "study.py").write_text("from lazy_package import b\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(provenance._sources("lazy_package.user")) & {"lazy_package.eager", "lazy_package.late"} == {
+        "lazy_package.eager"
+    }
+    assert "lazy_package.late" in provenance._sources("lazy_package.study")
+
+
 def test_the_hash_follows_the_source(tmp_path, monkeypatch):
     package = tmp_path / "hashed_package"
     package.mkdir()

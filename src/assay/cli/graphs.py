@@ -41,7 +41,7 @@ def tour(
     instance = read_tsplib(cities)
     cost = instance.distances()
     n = cost.shape[0]
-    scores = sp.csr_array((n, n)) if heatmap is None else read_heatmap(heatmap, n_cities=n)
+    scores = sp.csr_array((n, n)) if heatmap is None else read_heatmap(heatmap, n=n)
     with waiting(f"decoding {instance.name}, {n} cities", quiet):
         result = decode_heatmap(cost, scores, improve=improve, lower_bound=True, random_state=seed)
     summary = {

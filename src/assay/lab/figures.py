@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -207,7 +208,7 @@ def _thinned(x: np.ndarray, y: np.ndarray, x_log: bool) -> tuple[np.ndarray, np.
     edges = np.geomspace(1, n, stretches + 1) - 1 if x_log else np.linspace(0, n, stretches + 1)
     edges = np.unique(np.append(edges.astype(int), n))
     kept = {0, n - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         stretch = y[start:stop]
         if np.isnan(stretch).all():
             kept.add(int(start))  # keeps the gap

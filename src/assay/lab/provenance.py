@@ -74,9 +74,9 @@ def _sources(module: str) -> dict[str, Path]:
 def _imported(name: str, path: Path) -> set[str]:
     """Modules that a file imports; a name that a package only passes on counts for the module that it is from."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    modules = set()
+    modules: set[str] = set()
     for base, imported in _import_statements(path, package):
-        modules.add(_origin(base, imported) if imported else base)
+        modules |= _origin(base, imported) if imported else {base}
     return modules
 
 
@@ -95,16 +95,21 @@ def _import_statements(path: Path, package: str) -> list[tuple[str, str]]:
     return statements
 
 
-def _origin(base: str, name: str) -> str:
-    """Module that ``from base import name`` needs: a sub-module, what a package passes on, or ``base`` itself."""
+def _origin(base: str, name: str) -> set[str]:
+    """Modules that ``from base import name`` needs: a sub-module, what a package passes on, or ``base`` itself."""
     if _source_file(f"{base}.{name}") is not None:
-        return f"{base}.{name}"
+        return {f"{base}.{name}"}
     path = _source_file(base)
-    if path is not None and path.name == "__init__.py":
-        for deeper, passed_on in _import_statements(path, base):
-            if passed_on == name and deeper != base:
-                return _origin(deeper, name)
-    return base
+    if path is None or path.name != "__init__.py":
+        return {base}
+    for deeper, passed_on in _import_statements(path, base):
+        if passed_on == name and deeper != base:
+            return _origin(deeper, name)
+    tree = ast.parse(path.read_bytes())
+    if any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
+        # The package decides at run time where the name is from: it may be any of its modules.
+        return {base, *(f"{base}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")}
+    return {base}
 
 
 @functools.cache

@@ -7,7 +7,6 @@ import builtins
 import inspect
 import io
 import keyword
-import textwrap
 import tokenize
 from collections.abc import Mapping
 from types import ModuleType
@@ -39,9 +38,12 @@ def example_code(study: type[Study]) -> str:
     ------
     OSError
         If the source is not available.
+    SyntaxError
+        If it cannot be taken out of its surroundings.
     """
     function = inspect.unwrap(study.demonstrate)
-    source = textwrap.dedent(inspect.getsource(function)).rstrip()
+    source = inspect.getsource(function).rstrip()
+    source = _outdented(source, len(source) - len(source.lstrip()))
     (definition,) = ast.parse(source).body
     script = _as_script(source, definition) if isinstance(definition, ast.FunctionDef) else None
     if script is None:
@@ -68,19 +70,27 @@ def _as_script(source: str, definition: ast.FunctionDef) -> str | None:
     lines = source.splitlines()[begin:]
     if isinstance(last, ast.Return):
         del lines[last.lineno - 1 - begin :]
-        if last.value is not None:
-            indent = " " * last.col_offset
-            printed = f"print({_printable(source, last.value)}, sep={_NEWLINE})"
-            lines += [indent + line if i == 0 else line for i, line in enumerate(printed.splitlines())]
-    script = textwrap.dedent("\n".join(lines)).strip("\n")
-    try:
-        ast.parse(script)
-    except SyntaxError:  # a string over several lines can hinder dedent
-        return None
-    return script
+        shown = _printable(source, last.value)
+        if shown:
+            lines += [" " * last.col_offset + f'print({shown}, sep="\\n")']
+    script = _outdented("\n".join(lines), statements[0].col_offset).strip("\n")
+    return script if ast.parse(script).body else None
 
 
-_NEWLINE = '"\\n"'
+def _outdented(source: str, width: int) -> str:
+    """Source moved to the left, except where the start of a line is inside a string."""
+    inside, openings = set(), []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.STRING:
+            inside.update(range(token.start[0] + 1, token.end[0] + 1))
+        elif tokenize.tok_name[token.type] == "FSTRING_START":
+            openings.append(token.start[0])
+        elif tokenize.tok_name[token.type] == "FSTRING_END":
+            inside.update(range(openings.pop() + 1, token.end[0] + 1))
+    lines = enumerate(source.splitlines(), start=1)
+    return "\n".join(
+        line if row in inside else line[min(width, len(line) - len(line.lstrip())) :] for row, line in lines
+    )
 
 
 def _end_of_signature(definition: ast.FunctionDef) -> int:
@@ -91,8 +101,10 @@ def _end_of_signature(definition: ast.FunctionDef) -> int:
     return max(parts)
 
 
-def _printable(source: str, value: ast.expr) -> str:
-    """Arguments of ``print`` that show one certificate a line."""
+def _printable(source: str, value: ast.expr | None) -> str:
+    """Arguments of ``print`` that show one certificate a line; empty when there is nothing to show."""
+    if value is None:
+        return ""
     parts = value.elts if isinstance(value, ast.Tuple | ast.List) else [ast.Starred(value)]
     words = []
     for part in parts:

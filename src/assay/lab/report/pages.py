@@ -10,12 +10,11 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 
 from assay.certificate import Certificate
@@ -104,9 +103,7 @@ class FigureBlock:
             active = min(max(int(menu.get("active", 0)), 0), len(buttons) - 1)
             menus.append([{"method": b["method"], "args": b.get("args", [])} for b in buttons])
             of_page.append({"label": label, "options": options, "active": active})
-        return cls(
-            figure.title, figure.caption, {"data": content["data"], "layout": layout, "menus": menus}, of_page
-        )
+        return cls(figure.title, figure.caption, {"data": content["data"], "layout": layout, "menus": menus}, of_page)
 
 
 @dataclass(frozen=True)
@@ -117,20 +114,31 @@ class CertificateGroup:
     ----------
     statement : str
         What it promises.
-    contenders : dict of str to int
-        Whose answers it was evaluated on, and how often.
-    n_holds, n_fails, n_violated : int
-        How many hold, how many do not, and how many had an assumption that is known to be false.
+    contenders : list of (str, int, int)
+        Whose answers it was evaluated on, how many of them fulfil it, and how many there are.
+    n_violated : int
+        How many evaluations had an assumption that is known to be false.
+    broken : bool
+        Whether the method itself, not one that it is compared with, breaks it.
     example : str
-        The evaluation that came closest to failing, or failed most.
+        The evaluation that came closest to failing, or failed most; of the method where it has one.
     """
 
     statement: str
-    contenders: dict[str, int]
-    n_holds: int
-    n_fails: int
+    contenders: list[tuple[str, int, int]]
     n_violated: int
+    broken: bool
     example: str
+
+    @property
+    def n_holds(self) -> int:
+        """How many evaluations hold."""
+        return sum(held for _, held, _ in self.contenders)
+
+    @property
+    def n_fails(self) -> int:
+        """How many do not."""
+        return sum(total - held for _, held, total in self.contenders)
 
 
 @dataclass(frozen=True)
@@ -173,9 +181,7 @@ class SizeResults:
         known = [r for r in store.records(study.name, size) if r.cell.contender in names]
         current = [r for r in known if r.code in (code, "")]
         table = Table.of(study, size, current, n_stale=len(known) - len(current))
-        finished = [
-            datetime.datetime.fromtimestamp(store.path(r.cell).stat().st_mtime, datetime.UTC) for r in current
-        ]
+        finished = [datetime.datetime.fromtimestamp(store.path(r.cell).stat().st_mtime, datetime.UTC) for r in current]
         return cls(study, size, table, current, finished)
 
     @cached_property
@@ -224,13 +230,14 @@ class SizeResults:
 
     @cached_property
     def certificates(self) -> list[CertificateGroup]:
-        """Every distinct certificate; those that fail first."""
+        """Every distinct certificate; those that the method breaks first."""
         groups: dict[tuple[str, str], list[tuple[str, Certificate]]] = {}
         for row in self.table.certificates.itertuples():
             key = (row.certificate.statement, row.certificate.relation)
             groups.setdefault(key, []).append((row.contender, row.certificate))
-        found = [_group(statement, members) for (statement, _), members in groups.items()]
-        return sorted(found, key=lambda group: group.n_fails == 0)
+        ours = {c.name for c in self.study.contenders if c.role == "method"}
+        found = [_group(statement, members, ours) for (statement, _), members in groups.items()]
+        return sorted(found, key=lambda group: not group.broken)
 
     @cached_property
     def numbers(self) -> list[NumberRow]:
@@ -261,6 +268,12 @@ class SizeResults:
                 versions.setdefault(name, []).append(version)
         facts += [(name, _all_values(found)) for name, found in sorted(versions.items(), key=lambda i: i[0].lower())]
         return [(key, value) for key, value in facts if value]
+
+    @property
+    def computed(self) -> str:
+        """When the cells were stored, to the minute."""
+        ends = (min(self.finished), max(self.finished)) if self.finished else ()
+        return " to ".join(dict.fromkeys(f"{time:%Y-%m-%d %H:%M} UTC" for time in ends))
 
     @property
     def code(self) -> str:
@@ -353,8 +366,10 @@ class StudyPage:
 
     @cached_property
     def certificate_counts(self) -> tuple[int, int]:
-        """How many certificates hold, and how many there are, over all sizes."""
+        """How many certificates of the method itself hold, and how many there are, over all sizes."""
+        ours = [c.name for c in self.study.contenders if c.role == "method"]
         frames = [results.table.certificates for results in self.measured]
+        frames = [frame[frame["contender"].isin(ours)] for frame in frames]
         return sum(int(f["holds"].sum()) for f in frames), sum(len(f) for f in frames)
 
     @property
@@ -392,7 +407,7 @@ class StudyPage:
         """Code to copy; empty when the source is not there."""
         try:
             return example_code(self.study)
-        except (OSError, TypeError):
+        except (OSError, TypeError, SyntaxError):
             return ""
 
     @property
@@ -452,16 +467,17 @@ _REDUCTIONS = {"median": "median", "mean": "mean", "min": "lowest", "max": "high
 _FACTS = ("assay", "python", "platform", "processor", "cores", "threads")
 
 
-def _group(statement: str, members: list[tuple[str, Certificate]]) -> CertificateGroup:
-    certificates = [certificate for _, certificate in members]
-    n_holds = sum(c.holds for c in certificates)
+def _group(statement: str, members: list[tuple[str, Certificate]], ours: set[str]) -> CertificateGroup:
+    of_contender: dict[str, list[Certificate]] = {}
+    for contender, certificate in members:
+        of_contender.setdefault(contender, []).append(certificate)
+    own = [certificate for contender, certificate in members if contender in ours]
     return CertificateGroup(
         statement,
-        dict(Counter(contender for contender, _ in members)),
-        n_holds,
-        len(certificates) - n_holds,
-        sum(bool(c.violated) for c in certificates),
-        str(min(certificates, key=_relative_slack)),
+        [(contender, sum(c.holds for c in several), len(several)) for contender, several in of_contender.items()],
+        sum(bool(certificate.violated) for _, certificate in members),
+        not all(certificate.holds for certificate in own),
+        str(min(own or [certificate for _, certificate in members], key=_relative_slack)),
     )
 
 

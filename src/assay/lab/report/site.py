@@ -26,7 +26,7 @@ from assay.lab.study import Study
 
 __all__ = ["write_report"]
 
-# Marks pages as ours: a page of a study that is no longer there is removed, other people's files are not.
+# Marks pages as ours (it is in the template): a page of a study that is gone is removed, other files are not.
 _GENERATOR = '<meta name="generator" content="assay report">'
 
 
@@ -167,7 +167,6 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {
         "version": importlib.metadata.version("assay"),
         "written": datetime.datetime.now(datetime.UTC),
-        "generator": Markup(_GENERATOR),
         "dark_twins": DARK_TWINS,
     }
     return environment

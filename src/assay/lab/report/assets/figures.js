@@ -84,18 +84,30 @@
   // Layout ------------------------------------------------------------------------------------------------
   // Plotly does not break the lines of a title; one that is longer than its axis would be cut off.
   function broken(text, pixels, size) {
-    if (/[<&]/.test(text)) return text;
-    const room = Math.max(10, Math.floor(pixels / (0.55 * size)));
+    if (text.includes("<")) return text;
+    const room = Math.max(8, Math.floor(pixels / (0.55 * size)));
     const lines = [""];
     for (const word of text.split(" ")) {
       const line = lines[lines.length - 1];
-      if (line && line.length + 1 + word.length > room) lines.push(word);
+      if (line && plainText(line).length + 1 + plainText(word).length > room) lines.push(word);
       else lines[lines.length - 1] = line ? `${line} ${word}` : word;
     }
     return lines.join("<br>");
   }
 
-  function dressed(layout, width, height) {
+  function plainText(markup) {
+    return new DOMParser().parseFromString(markup.replace(/<br\s*\/?>/gi, " "), "text/html").body.textContent;
+  }
+
+  // Names below an axis are broken too, before Plotly turns them.
+  function breakCategories(axis, categories, pixels, size) {
+    if (axis.type !== "category" || axis.tickvals || !categories.length) return;
+    axis.tickvals = categories;
+    axis.ticktext = categories.map((name) => broken(String(name), (0.9 * pixels) / categories.length, size));
+    axis.tickmode = "array";
+  }
+
+  function dressed(data, layout, width, height) {
     const narrow = width < 520;
     const size = narrow ? 12 : 13;
     const ink = colour("--ink");
@@ -116,7 +128,6 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       colorway: Object.entries(twins).map(([light, dark]) => (isDark() ? dark : light)),
       margin: Object.assign(margin, layout.margin),
-      uirevision: "kept",
       hovermode: layout.hovermode === undefined ? "closest" : layout.hovermode,
       hoverlabel: {
         bgcolor: colour("--surface"),
@@ -138,15 +149,21 @@
         tickcolor: line,
         zerolinewidth: 1,
       });
-      axis.tickfont = Object.assign({}, axis.tickfont, { color: muted });
+      // Plotly sets powers of ten larger than other numbers.
+      axis.tickfont = Object.assign({ size: axis.type === "log" ? 0.82 * size : size }, axis.tickfont, { color: muted });
       if (axis.type === "log" && axis.dtick === undefined) {
         axis.minor = Object.assign({ showgrid: false }, axis.minor);
         if (axis.nticks === undefined) axis.nticks = narrow ? 5 : 8;
       }
+      const domain = axis.domain || [0, 1];
+      const length = (domain[1] - domain[0]) * (name[0] === "x" ? width - 80 : height - 90);
+      if (name[0] === "x") {
+        const drawn = data.filter((trace) => (trace.xaxis || "x") === name.replace("axis", "") && trace.visible !== false);
+        const categories = drawn.flatMap((trace) => (Array.isArray(trace.x) ? trace.x : []));
+        breakCategories(axis, [...new Set(categories)], length, size);
+      }
       if (axis.title) {
         const title = typeof axis.title === "string" ? { text: axis.title } : axis.title;
-        const domain = axis.domain || [0, 1];
-        const length = (domain[1] - domain[0]) * (name[0] === "x" ? width - 80 : height - 90);
         title.text = broken(title.text || "", length, size);
         title.font = Object.assign({}, title.font, { color: ink, size });
         if (title.standoff === undefined) title.standoff = 12;
@@ -195,10 +212,6 @@
     return picture;
   }
 
-  function plainText(markup) {
-    return new DOMParser().parseFromString(markup.replace(/<br\s*\/?>/gi, " "), "text/html").body.textContent;
-  }
-
   // A figure ----------------------------------------------------------------------------------------------
   class Drawing {
     constructor(element) {
@@ -212,7 +225,7 @@
       this.width = 0;
       new ResizeObserver(() => {
         const width = Math.floor(this.canvas.clientWidth);
-        if (width > 0 && width !== this.width && !printing) this.draw();
+        if (width > 0 && width !== this.width && !printing) drawSoon(this);
       }).observe(this.canvas);
     }
 
@@ -220,7 +233,6 @@
       return trace.legendgroup ? `group ${trace.legendgroup}` : trace.name ? `name ${trace.name}` : `trace ${index}`;
     }
 
-    // Tables and figures have a fixed order, so drawing one after the other keeps the page responsive.
     draw(printWidth) {
       const width = printWidth || Math.floor(this.canvas.clientWidth);
       if (!width) return;
@@ -242,7 +254,9 @@
       const height = this.content.layout.height || (width < 520 ? 320 : 400);
       const config = { displaylogo: false, responsive: false, displayModeBar: width < 520 ? false : "hover" };
       config.modeBarButtonsToRemove = ["select2d", "lasso2d", "autoScale2d"];
-      Plotly.react(this.canvas, data, dressed(layout, width, height), config);
+      // A zoom is kept while the same data is shown.
+      layout.uirevision = this.selects.map((select) => select.selectedIndex).join();
+      Plotly.react(this.canvas, data, dressed(data, layout, width, height), config);
       this.drawLegend(data, offered, named);
       this.element.dataset.drawn = "true";
     }
@@ -275,6 +289,19 @@
         if (item.key === focused) button.focus();
       }
     }
+  }
+
+  // One at a time, so that a page with many figures can be scrolled while they appear.
+  const waiting = new Set();
+  function drawSoon(drawing) {
+    if (!waiting.size) window.setTimeout(drawNext);
+    waiting.add(drawing);
+  }
+  function drawNext() {
+    const [drawing] = waiting;
+    drawing.draw();
+    waiting.delete(drawing);
+    if (waiting.size) window.setTimeout(drawNext);
   }
 
   const drawings = Array.from(document.querySelectorAll("figure.plot")).map((element) => new Drawing(element));

@@ -16,6 +16,10 @@
       button.querySelector(".scheme-name").textContent = next === "dark" ? "Dark" : "Light";
       button.setAttribute("aria-label", `Switch to ${next} colours`);
     }
+  }
+
+  function schemeChanged() {
+    announceScheme();
     document.dispatchEvent(new CustomEvent("scheme"));
   }
 
@@ -27,15 +31,15 @@
       } catch (error) {
         // The choice then lasts as long as the page.
       }
-      announceScheme();
+      schemeChanged();
     });
   }
-  prefersDark.addEventListener("change", announceScheme);
+  prefersDark.addEventListener("change", schemeChanged);
   window.addEventListener("storage", (event) => {
     if (event.key !== "assay-scheme") return;
     if (event.newValue) root.dataset.scheme = event.newValue;
     else delete root.dataset.scheme;
-    announceScheme();
+    schemeChanged();
   });
   announceScheme();
 
@@ -172,6 +176,7 @@
     };
     filters.addEventListener("submit", (event) => event.preventDefault());
     filters.addEventListener("input", changed);
+    filters.addEventListener("change", changed);
     document.querySelector("button.reset").addEventListener("click", () => {
       filters.reset();
       changed();
@@ -217,7 +222,7 @@
     const heading = document.getElementById(link.getAttribute("href").slice(1));
     if (heading) entries.set(heading, link);
   }
-  if (entries.size && "IntersectionObserver" in window) {
+  if (entries.size) {
     const mark = () => {
       let current = null;
       for (const [heading, link] of entries) {
