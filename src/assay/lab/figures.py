@@ -115,8 +115,8 @@ def _curve_figure(name: str, curves: pd.DataFrame, styles: dict[str, dict[str, A
         )
         owners.append(row.case)
     first = curves.iloc[0]
-    plot.update_xaxes(title=_literal(first["x_label"]), **_scale(first["x_log"]))
-    plot.update_yaxes(title=_literal(first["y_label"]), **_scale(first["y_log"]))
+    plot.update_xaxes(title=_literal(first["x_label"]), **_scale(bool(first["x_log"])))
+    plot.update_yaxes(title=_literal(first["y_label"]), **_scale(bool(first["y_log"])))
     if len(cases) > 1:
         plot.update_layout(updatemenus=[_menu(cases, owners)])
     caption = f"One line per contender, seed {int(first['seed'])}."

@@ -1,6 +1,6 @@
 """The report: a static site that opens from disk, with a page per study.
 
-``pages`` says what a page shows, ``site`` writes it; ``numbers`` and ``listing`` set numbers and code.
+``results`` and ``pages`` say what is shown, ``site`` writes it; ``numbers`` and ``listing`` set numbers and code.
 """
 
 from assay.lab.report.listing import example_code

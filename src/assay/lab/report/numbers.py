@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import SupportsFloat
 
 from markupsafe import Markup
 
@@ -12,16 +13,16 @@ _LARGEST_INTEGER = 10**7
 _SMALLEST, _LARGEST = 1e-3, 1e5
 
 
-def plain_number(value: float, digits: int = 4, *, apart_from: float | None = None) -> str:
+def plain_number(value: SupportsFloat, digits: int = 4, *, apart_from: SupportsFloat | None = None) -> str:
     """Write a number as text.
 
     Parameters
     ----------
-    value : float
+    value : number
         The number; nan and infinities too.
     digits : int, default=4
         Significant digits.
-    apart_from : float, optional
+    apart_from : number, optional
         A number that the text must not be mistaken for: digits are added until the two look different, unless
         they are equal.
 
@@ -40,7 +41,7 @@ def plain_number(value: float, digits: int = 4, *, apart_from: float | None = No
     return mantissa if exponent is None else f"{mantissa}e{exponent}"
 
 
-def format_number(value: float, digits: int = 4, *, apart_from: float | None = None) -> Markup:
+def format_number(value: SupportsFloat, digits: int = 4, *, apart_from: SupportsFloat | None = None) -> Markup:
     """Write a number as HTML, with a raised exponent and a minus that is as wide as a plus.
 
     Parameters
@@ -65,7 +66,7 @@ def format_number(value: float, digits: int = 4, *, apart_from: float | None = N
     return Markup('<span class="number">{}\u2009×\u200910<sup>{}</sup></span>').format(mantissa, power)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: SupportsFloat) -> str:
     """Write a length of time in the unit that suits it.
 
     Examples
@@ -73,6 +74,7 @@ def duration(seconds: float) -> str:
     >>> duration(0.0123), duration(4.5), duration(75), duration(7200)
     ('12 ms', '4.5 s', '1 min 15 s', '2 h 0 min')
     """
+    seconds = float(seconds)
     if seconds < 1:
         return f"{plain_number(1000 * seconds, 2)} ms"
     if seconds < 60:
@@ -83,14 +85,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _enough_digits(value: float, digits: int, apart_from: float | None) -> int:
-    if apart_from is not None and value != apart_from and math.isfinite(value):
+def _enough_digits(value: SupportsFloat, digits: int, apart_from: SupportsFloat | None) -> int:
+    if apart_from is not None and float(value) != float(apart_from) and math.isfinite(value):
         while digits < 17 and _parts(value, digits) == _parts(apart_from, digits):
             digits += 1
     return digits
 
 
-def _parts(value: float, digits: int) -> tuple[str, int | None]:
+def _parts(value: SupportsFloat, digits: int) -> tuple[str, int | None]:
     """Digits with sign, and the power of ten when there is to be one."""
     value = float(value)
     if math.isnan(value):

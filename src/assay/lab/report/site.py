@@ -20,7 +20,8 @@ from markupsafe import Markup
 from assay.lab.figures import DARK_TWINS
 from assay.lab.report.listing import highlight
 from assay.lab.report.numbers import duration, format_number, plain_number
-from assay.lab.report.pages import Outcomes, StudyPage, how_measured, page_names
+from assay.lab.report.pages import StudyPage, how_measured, page_names
+from assay.lab.report.results import Outcomes
 from assay.lab.store import Store
 from assay.lab.study import Study
 

@@ -176,6 +176,21 @@
     return layout;
   }
 
+  // Over one or two decades Plotly labels a logarithmic axis with tiny digits between the powers of ten. Whole
+  // numbers at 1, 2 and 5 can be read; says whether there was such an axis.
+  function spellOut(layout, full) {
+    const short = Object.keys(layout).filter((name) => {
+      const axis = /^[xy]axis\d*$/.test(name) && full[name];
+      return axis && axis.type === "log" && /^D[12]$/.test(axis.dtick) && !layout[name].tickformat;
+    });
+    for (const name of short) {
+      const size = full.font.size;
+      Object.assign(layout[name], { dtick: "D2", tickformat: "~g", minor: { showgrid: false } });
+      layout[name].tickfont = Object.assign({}, layout[name].tickfont, { size });
+    }
+    return short.length > 0;
+  }
+
   // Legend ------------------------------------------------------------------------------------------------
   const SVG = "http://www.w3.org/2000/svg";
   const DASHES = { dash: "6 3", dot: "2 2.5", dashdot: "6 2.5 1.5 2.5", longdash: "9 3", longdashdot: "9 2.5 1.5 2.5" };
@@ -219,7 +234,7 @@
       this.canvas = element.querySelector(".canvas");
       this.legend = element.querySelector(".legend");
       this.content = JSON.parse(element.querySelector(".figure-data").textContent);
-      this.hidden = new Set();
+      this.chosen = new Map(); // by key of a line: whether the reader wants to see it
       this.selects = Array.from(element.querySelectorAll("select[data-menu]"));
       for (const select of this.selects) select.addEventListener("change", () => this.draw());
       this.width = 0;
@@ -246,28 +261,40 @@
         darken(data, ink);
         darken(layout, ink);
       }
-      const offered = data.map((trace) => trace.visible !== false && trace.visible !== "legendonly");
-      const named = data.map((trace) => Boolean(trace.name) && trace.showlegend !== false);
+      for (const bars of data.flatMap((trace) => [trace.error_x, trace.error_y])) {
+        if (bars && !bars.color) bars.color = colour("--muted");
+      }
+      const offered = data.map((trace) => trace.visible !== false);
       data.forEach((trace, index) => {
-        if (!offered[index] || this.hidden.has(this.keyOf(trace, index))) trace.visible = false;
+        const key = this.keyOf(trace, index);
+        const wanted = this.chosen.has(key) ? this.chosen.get(key) : trace.visible !== "legendonly";
+        trace.visible = offered[index] && wanted;
       });
       const height = this.content.layout.height || (width < 520 ? 320 : 400);
-      const config = { displaylogo: false, responsive: false, displayModeBar: width < 520 ? false : "hover" };
-      config.modeBarButtonsToRemove = ["select2d", "lasso2d", "autoScale2d"];
+      const config = {
+        displaylogo: false,
+        displayModeBar: width < 520 ? false : "hover",
+        modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"],
+        plotlyServerURL: "",
+        responsive: false,
+        showSendToCloud: false,
+      };
       // A zoom is kept while the same data is shown.
       layout.uirevision = this.selects.map((select) => select.selectedIndex).join();
       Plotly.react(this.canvas, data, dressed(data, layout, width, height), config);
-      this.drawLegend(data, offered, named);
+      if (spellOut(layout, this.canvas._fullLayout)) Plotly.react(this.canvas, data, layout, config);
+      this.drawLegend(data, offered);
       this.element.dataset.drawn = "true";
     }
 
-    drawLegend(data, offered, named) {
+    drawLegend(data, offered) {
       const full = this.canvas._fullData || data;
       const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.key : null;
       const items = new Map();
       data.forEach((trace, index) => {
         const key = this.keyOf(trace, index);
-        if (offered[index] && named[index] && !items.has(`${key}\n${trace.name}`)) {
+        const named = Boolean(trace.name) && trace.showlegend !== false;
+        if (offered[index] && named && !items.has(`${key}\n${trace.name}`)) {
           items.set(`${key}\n${trace.name}`, { key, trace, full: full[index] });
         }
       });
@@ -276,13 +303,12 @@
         const button = document.createElement("button");
         button.type = "button";
         button.dataset.key = item.key;
-        button.setAttribute("aria-pressed", String(!this.hidden.has(item.key)));
+        button.setAttribute("aria-pressed", String(item.trace.visible));
         // A hidden trace has no defaults; its own colours are all that there is.
         const source = item.full && item.full.visible === true ? item.full : item.trace;
         button.append(swatch(Object.assign({ type: "scatter", mode: "lines" }, source)), plainText(item.trace.name));
         button.addEventListener("click", () => {
-          if (this.hidden.has(item.key)) this.hidden.delete(item.key);
-          else this.hidden.add(item.key);
+          this.chosen.set(item.key, !item.trace.visible);
           this.draw();
         });
         this.legend.append(button);

@@ -1,0 +1,420 @@
+r"""Nash equilibria of zero-sum matrix games to machine precision: regret matching, then semismooth Newton steps.
+
+First-order methods give the first digits of an equilibrium quickly and the others never; a linear programming solver
+gives them all but pays for it from the start. Here predictive regret matching+ runs for a block of iterations, then
+Newton steps on the Douglas-Rachford map of the game (:mod:`assay.games.semismooth_newton`) try to finish. Far from the
+solution the steps are damped in proportion to the residual, and damped more when they do not get on, for then they are
+cycling between pieces of the map; near it they converge quadratically. A trial that does not reach the tolerance is
+thrown away and regret matching goes on as if nothing had happened, so that its global guarantee is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+
+from assay.certificate import Certificate
+from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, gap_of, is_constant, pure_saddle_point
+from assay.games.regret_matching import RegretMatching, checkpoints
+from assay.games.semismooth_newton import GameSplitting, residual_gap_bound
+from assay.validation import as_distribution, check_choice, check_integer, check_real, warn_not_converged
+
+__all__ = ["convergence_order", "solve_matrix_game"]
+
+METHODS = ("hpssn", "pssn", "ssn", "prm+")
+
+# Above the first, a Newton step is shorter than the step of the splitting itself would be.
+_MAX_REGULARIZATION, _MIN_REGULARIZATION = 0.3, 1e-10
+# When this many steps have not halved the smallest residual of the trial, its other steps are damped twice as much, and
+# a few steps of the splitting itself, which cannot cycle, lead away from where it is.
+_STALL_STEPS, _STALL_FALL, _STALL_DAMPING, _ESCAPE_STEPS = 6, 0.5, 2.0, 2
+# Relative to the largest payoff: no gap below the first can be told from rounding; below the second, steps that
+# do not halve the gap are only moving rounding errors.
+_ROUNDING, _NEARLY_ROUNDING, _IDLE_STEPS = 16 * np.finfo(float).eps, 1e-11, 5
+
+
+def solve_matrix_game(
+    payoff: PayoffLike,
+    *,
+    method: str = "hpssn",
+    tol: float = 1e-10,
+    max_iter: int = 100_000,
+    max_newton: int = 60,
+    block: int | None = None,
+    growth: float = 2.0,
+    step_size: float | None = None,
+    damping: float = 20.0,
+    switch_gap: float | None = None,
+    alternating: bool = True,
+    rtol: bool = False,
+    x0: ArrayLike | None = None,
+    y0: ArrayLike | None = None,
+    callback: Callable[[Mapping[str, Any]], object] | None = None,
+) -> MatrixGameResult:
+    r"""Nash equilibrium of a two-player zero-sum game in matrix form.
+
+    Finds distributions that solve ``min_x max_y x' A y``, with the duality gap as proof.
+
+    Parameters
+    ----------
+    payoff : array_like, torch.Tensor or scipy.sparse matrix of shape (n_rows, n_columns)
+        What the row player, who minimises, pays to the column player, who maximises. Negate a matrix of gains of the
+        row player.
+    method : {"hpssn", "pssn", "ssn", "prm+"}, default="hpssn"
+        - ``"hpssn"``: blocks of regret matching of growing length, a trial of Newton steps after each;
+        - ``"pssn"``: one block of regret matching, then Newton steps to the end;
+        - ``"ssn"``: Newton steps from ``(x0, y0)``; no global guarantee;
+        - ``"prm+"``: regret matching only.
+    tol : float, default=1e-10
+        Duality gap to reach, in payoff units (see ``rtol``).
+    max_iter : int, default=100_000
+        Most iterations of regret matching.
+    max_newton : int, default=60
+        Most Newton steps in a trial.
+    block : int, optional
+        Iterations of regret matching before the first trial; ``max(100, (n_rows + n_columns) // 2)`` by default.
+    growth : float, default=2.0
+        Factor from one block to the next, at least 1.
+    step_size : float, optional
+        Step constant of the splitting (the paper's gamma), in units of one over payoff; ``3 / ||A||_2`` by default.
+    damping : float, default=20.0
+        Regularisation of a Newton step divided by the norm of the residual (the paper's theta), as long as that is
+        between 1e-10 and 0.3. Whenever six steps have not halved the smallest residual of a trial, it is doubled for
+        the rest of the trial and two steps of the splitting are taken, to break cycles.
+    switch_gap : float, optional
+        For ``"pssn"``: switch to Newton steps at this duality gap (in the units of ``tol``) instead of after ``block``
+        iterations.
+    alternating : bool, default=True
+        Whether, in regret matching, the column player sees the row player's new strategy.
+    rtol : bool, default=False
+        Whether ``tol`` and ``switch_gap`` are multiples of the largest absolute payoff.
+    x0, y0 : array_like, optional
+        Strategies to start from; uniform by default. ``"hpssn"`` makes a first trial from them, before regret
+        matching.
+    callback : callable, optional
+        Called as ``callback(row)`` after every Newton step and at every recorded iteration of regret matching, with a
+        dict of the columns of ``history``. Return True to stop.
+
+    Returns
+    -------
+    MatrixGameResult
+        The pair of strategies with the smallest gap that was seen.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as described.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the gap of the answer is above ``tol``.
+
+    Notes
+    -----
+    With k the smaller and p the larger number of actions, regret matching costs O(kp) per iteration (the number of
+    non-zeros for a sparse matrix) and a Newton step O(k^2 p); memory is O(k^2 + kp). The problem does not change
+    when the payoffs are multiplied or, for a dense matrix, shifted, and both are undone internally. A game with an
+    equilibrium in pure strategies is recognised and answered directly.
+
+    References
+    ----------
+    .. [1] Yang, Gao, Lin, Kroer. A Direct Second-Order Method for Solving Two-Player Zero-Sum Games. ICML 2026.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.games import solve_matrix_game
+    >>> result = solve_matrix_game(np.random.default_rng(7).uniform(-1, 1, (50, 70)))
+    >>> round(result.value, 9), result.support_x.size, result.support_y.size
+    (0.038481743, 28, 28)
+    >>> result.gap <= 1e-10, result.certified
+    (True, True)
+    """
+    matrix = as_payoff(payoff)
+    n_rows, n_columns = matrix.shape
+    check_choice(method, "method", METHODS)
+    tol = check_real(tol, "tol", above=0.0)
+    max_iter = check_integer(max_iter, "max_iter", minimum=1)
+    max_newton = check_integer(max_newton, "max_newton", minimum=1)
+    block = max(100, (n_rows + n_columns) // 2) if block is None else check_integer(block, "block", minimum=1)
+    growth = check_real(growth, "growth", minimum=1.0)
+    step_size = None if step_size is None else check_real(step_size, "step_size", above=0.0)
+    damping = check_real(damping, "damping", above=0.0)
+    if switch_gap is not None:
+        if method != "pssn":
+            raise ValueError(f"switch_gap must be None unless method is 'pssn', got {switch_gap!r} with {method!r}")
+        switch_gap = check_real(switch_gap, "switch_gap", above=0.0)
+    warm = x0 is not None or y0 is not None
+    x = np.full(n_rows, 1 / n_rows) if x0 is None else as_distribution(x0, "x0", size=n_rows)
+    y = np.full(n_columns, 1 / n_columns) if y0 is None else as_distribution(y0, "y0", size=n_columns)
+
+    largest = float(abs(matrix).max())
+    if rtol and largest > 0:
+        tol, switch_gap = tol * largest, None if switch_gap is None else switch_gap * largest
+    immediate = _immediate(matrix, tol)
+    if immediate is not None:
+        return _result(matrix, *immediate, tol)
+
+    game, scale = _normalised(matrix, largest)
+    by_columns = game.T.tocsr() if sp.issparse(game) else np.ascontiguousarray(game.T)
+    search = _Search(tol, scale, callback)
+    splitting = None
+    if method != "prm+":
+        splitting = GameSplitting(game, None if step_size is None else step_size * scale, by_columns=by_columns)
+    if method == "ssn" or (method == "hpssn" and warm):
+        search.newton(splitting, x, y, damping, max_newton)
+    if method != "ssn" and not search.done:
+        start = {"x": x, "y": y} if warm else {}
+        matching = RegretMatching(game, alternating=alternating, columns=by_columns, **start)
+        if method == "prm+":
+            search.match(matching, max_iter)
+        elif method == "pssn":
+            search.match(matching, min(block, max_iter) if switch_gap is None else max_iter, switch_gap or 0.0)
+            if not search.done:
+                search.newton(splitting, *matching.better, damping, max_newton)
+        length = float(block)
+        while method == "hpssn" and not search.done and matching.n_iter < max_iter:
+            search.match(matching, int(min(matching.n_iter + length, max_iter)))
+            if not search.done:
+                search.newton(splitting, *matching.better, damping, max_newton)
+            length = min(growth * length, float(max_iter))
+
+    result = _result(matrix, search.x, search.y, tol, search, splitting, scale)
+    if not result.converged:
+        warn_not_converged("solve_matrix_game", result.n_prm + result.n_newton, result.gap, tol)
+    return result
+
+
+def convergence_order(residuals: ArrayLike) -> float:
+    r"""Observed order of convergence at the end of a sequence of residuals.
+
+    Over the last run of falling residuals, as far as they lie between 1e-12 and 1e-2, the order is the larger
+    of the last two values of ``log(r[k+1] / r[k]) / log(r[k] / r[k-1])``; of two, because rounding flattens the
+    very last step. A value counts only if ``r[k] <= r[k-1] / 2``: after a step that gained nothing every step looks
+    superlinear.
+
+    Parameters
+    ----------
+    residuals : array_like of shape (n,)
+        Norms of the residuals, in the order of the iterations.
+
+    Returns
+    -------
+    float
+        1 for linear, 2 for quadratic convergence; nan with too few residuals to tell.
+
+    Examples
+    --------
+    >>> from assay.games.ssn import convergence_order
+    >>> round(convergence_order([1e-1, 1e-2, 1e-4, 1e-8]), 6)
+    2.0
+    """
+    falling: list[float] = []
+    for residual in reversed(np.asarray(residuals, dtype=float).tolist()):
+        if falling and residual <= falling[-1]:
+            break
+        falling.append(residual)
+    steps = np.diff([math.log(r) for r in reversed(falling) if 1e-12 <= r <= 1e-2])
+    orders = [after / before for before, after in itertools.pairwise(steps) if before <= -math.log(2.0)]
+    return float(max(orders[-2:], default=math.nan))
+
+
+class _Search:
+    """The best pair so far, the history, and when to stop.
+
+    The game is normalised: a gap times ``scale`` is in payoff units.
+    """
+
+    def __init__(self, tol: float, scale: float, callback: Callable[[Mapping[str, Any]], object] | None):
+        self.x, self.y = np.empty(0), np.empty(0)
+        self.gap = math.inf
+        self.done = False
+        self.n_prm = self.n_newton = self.n_trials = 0
+        self.residuals: list[float] = []
+        # A margin for the rounding of the products with the matrix that was passed in.
+        self._target = max(0.9 * tol / scale, _ROUNDING)
+        self._scale = scale
+        self._callback = callback
+        self._rows: list[dict[str, Any]] = []
+        self._start = time.perf_counter()
+
+    def match(self, matching: RegretMatching, stop: int, switch_gap: float = 0.0) -> None:
+        """Advance regret matching to iteration ``stop`` or, in payoff units, to ``switch_gap``."""
+        goal = max(self._target, switch_gap / self._scale)
+        for checkpoint in checkpoints(stop, matching.n_iter):
+            matching.advance(checkpoint - matching.n_iter, goal)
+            self.n_prm = matching.n_iter
+            self._see(*matching.better, matching.gap)
+            self._record("prm+", matching.n_iter, matching.gap, math.nan, math.nan)
+            if self.done or matching.gap <= goal:
+                return
+
+    def newton(self, splitting: GameSplitting, x: np.ndarray, y: np.ndarray, damping: float, max_newton: int) -> None:
+        """One trial of Newton steps from a pair of strategies."""
+        self.n_trials += 1
+        self.residuals = []
+        u, v = splitting.lift(*splitting.players(x, y))
+        best, idle, smallest, stalled = math.inf, 0, math.inf, 0
+        for step in range(max_newton + 1):
+            first, second, scaled, gap = splitting.evaluate(u, v)
+            residual = splitting.resolvent(*scaled)
+            self.residuals.append(_norm(residual))
+            self._see(*splitting.players(first, second), gap)
+            idle = 0 if gap < 0.5 * best else idle + 1
+            best = min(best, gap)
+            if best <= _NEARLY_ROUNDING and idle >= _IDLE_STEPS:
+                self.done = True
+            regularization = min(max(damping * self.residuals[-1], _MIN_REGULARIZATION), _MAX_REGULARIZATION)
+            self._record("newton", step, gap, self.residuals[-1], regularization)
+            if self.done or step == max_newton:
+                return
+            stalled = 0 if self.residuals[-1] <= _STALL_FALL * smallest else stalled + 1
+            smallest = smallest if stalled else self.residuals[-1]
+            if stalled == _STALL_STEPS:
+                damping, stalled = _STALL_DAMPING * damping, 0
+                for _ in range(_ESCAPE_STEPS):
+                    u, v = u - residual[0], v - residual[1]
+                    first, second, scaled, _ = splitting.evaluate(u, v)
+                    residual = splitting.resolvent(*scaled)
+            direction = _safe_step(splitting, first, second, scaled, regularization)
+            if direction is None:
+                return
+            u, v = u + direction[0], v + direction[1]
+            self.n_newton += 1
+
+    def history(self) -> dict[str, np.ndarray]:
+        """What was recorded, by columns."""
+        return {name: np.array([row[name] for row in self._rows], dtype=kind) for name, kind in _COLUMNS.items()}
+
+    def _see(self, x: np.ndarray, y: np.ndarray, gap: float) -> None:
+        if gap < self.gap:
+            self.x, self.y, self.gap = x, y, gap
+        if gap <= self._target:
+            self.done = True
+
+    def _record(self, phase: str, iteration: int, gap: float, residual: float, regularization: float) -> None:
+        row = {
+            "phase": phase,
+            "trial": self.n_trials,
+            "iteration": iteration,
+            "gap": gap * self._scale,
+            "residual": residual,
+            "regularization": regularization,
+            "seconds": time.perf_counter() - self._start,
+        }
+        self._rows.append(row)
+        if self._callback is not None and self._callback(dict(row)) is True:
+            self.done = True
+
+
+_COLUMNS = {
+    "phase": np.str_,
+    "trial": np.int64,
+    "iteration": np.int64,
+    "gap": np.float64,
+    "residual": np.float64,
+    "regularization": np.float64,
+    "seconds": np.float64,
+}
+
+
+def _norm(parts: tuple[np.ndarray, np.ndarray]) -> float:
+    """Euclidean norm of a vector in two parts."""
+    return math.hypot(*map(np.linalg.norm, parts))
+
+
+def _safe_step(
+    splitting: GameSplitting,
+    x: np.ndarray,
+    y: np.ndarray,
+    scaled: tuple[np.ndarray, np.ndarray],
+    regularization: float,
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Newton step, regularised tenfold more as often as the system is singular to working precision."""
+    for _ in range(10):
+        try:
+            return splitting.newton(x, y, *scaled, regularization)
+        except np.linalg.LinAlgError:
+            regularization *= 10.0
+    return None
+
+
+def _immediate(matrix: np.ndarray | sp.csr_array, tol: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Uniform strategies when all payoffs are equal, pure ones when they are an equilibrium; None otherwise."""
+    n_rows, n_columns = matrix.shape
+    if is_constant(matrix):
+        uniform = np.full(n_rows, 1 / n_rows), np.full(n_columns, 1 / n_columns)
+        if gap_of(matrix, *uniform) <= tol:
+            return uniform
+    saddle = pure_saddle_point(matrix)
+    if saddle is None:
+        return None
+    x, y = np.zeros(n_rows), np.zeros(n_columns)
+    x[saddle[0]] = y[saddle[1]] = 1.0
+    return x, y
+
+
+def _normalised(matrix: np.ndarray | sp.csr_array, largest: float) -> tuple[np.ndarray | sp.csr_array, float]:
+    """Payoffs with the same equilibria, of magnitude about 1 and, if dense, about 0 on average; and their unit."""
+    # A power of two changes no digit of the payoffs.
+    if sp.issparse(matrix):
+        scale = 2.0 ** math.frexp(largest)[1]
+        return matrix / scale, scale
+    scale = 2.0 ** (math.frexp(largest)[1] + 1)
+    centred = matrix / scale
+    centred -= centred.mean()
+    unit = 2.0 ** math.frexp(float(abs(centred).max()))[1]
+    centred /= unit
+    return centred, scale * unit
+
+
+def _result(
+    matrix: np.ndarray | sp.csr_array,
+    x: np.ndarray,
+    y: np.ndarray,
+    tol: float,
+    search: _Search | None = None,
+    splitting: GameSplitting | None = None,
+    scale: float = 1.0,
+) -> MatrixGameResult:
+    """Recompute everything that is promised from the strategies and the matrix that was passed in."""
+    gap = gap_of(matrix, x, y)
+    certificates = [Certificate("duality gap of the returned strategies", gap, tol)]
+    if splitting is not None:
+        certificates.append(_residual_certificate(splitting, x, y, scale))
+    return MatrixGameResult(
+        x=x,
+        y=y,
+        value=float(x @ (matrix @ y)),
+        gap=gap,
+        tol=tol,
+        converged=gap <= tol,
+        n_prm=search.n_prm if search else 0,
+        n_newton=search.n_newton if search else 0,
+        n_trials=search.n_trials if search else 0,
+        newton_order=convergence_order(search.residuals) if search else math.nan,
+        step_size=splitting.step_size / scale if splitting else math.nan,
+        certificates=tuple(certificates),
+        history=search.history() if search else {},
+    )
+
+
+def _residual_certificate(splitting: GameSplitting, x: np.ndarray, y: np.ndarray, scale: float) -> Certificate:
+    """Gap at the projection of the lifted answer, against its bound by the residual there."""
+    *_, scaled, gap = splitting.evaluate(*splitting.lift(*splitting.players(x, y)))
+    residual = _norm(splitting.resolvent(*scaled))
+    bound = residual_gap_bound(residual, splitting.step_size, splitting.spectral_norm)
+    # Payoffs are of magnitude 1 here, so this is what rounding may add to a gap of zero.
+    return Certificate(
+        "gap at the lifted strategies, within the bound by the residual (and rounding)",
+        scale * gap,
+        scale * (bound + _ROUNDING),
+    )
