@@ -30,8 +30,8 @@ print(letters[40])
 print(tags[40])
 
 # %%
-# Tokens of any kind can be tagged: here each sequence is a string of letters. ``window`` says how many neighbours on each
-# side describe a position. Dicts of features, as for ``sklearn_crfsuite``, and matrices work the same way.
+# Tokens of any kind can be tagged: here each sequence is a string of letters. ``window`` says how many neighbours on
+# each side describe a position. Dicts of features, as for ``sklearn_crfsuite``, and matrices work the same way.
 tagger = SequenceTagger(window=4, alpha=1e-3).fit(letters[:400], tags[:400])
 print(f"{tagger.score(letters[400:], tags[400:]):.1%} of the letters are tagged right")
 for line, predicted in zip(letters[400:404], tagger.predict(letters[400:404]), strict=True):

@@ -66,7 +66,7 @@ def test_features_by_their_definitions():
         ranks, relative = sorted((rank[i, j], rank[j, i])), sorted(distance[i, j] / nearest_five[[i, j]])
         degrees = sorted((tree[i].sum(), tree[j].sum()))
         scaled = distance[i, j] / nearest_five.mean()
-        expected = [*ranks, *relative, scaled, tree[i, j], (i, j) in delaunay, *degrees]
+        expected = [*ranks, *relative, scaled, float(tree[i, j]), float((i, j) in delaunay), *degrees]
         assert row == pytest.approx(expected, rel=1e-9)
     candidates = set(zip(first.tolist(), second.tolist(), strict=True))
     near = {(min(i, j), max(i, j)) for i in range(30) for j in order[i, 1:7].tolist()}
@@ -240,7 +240,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="k must be at least 1"):
         EdgeHeatmapClassifier(k=0).fit(points, tours)
     with pytest.raises(TypeError, match="k must be an integer"):
-        EdgeHeatmapClassifier(k=2.5).fit(points, tours)
+        EdgeHeatmapClassifier().set_params(k=2.5).fit(points, tours)
     with pytest.raises(TypeError, match="predict_proba"):
         EdgeHeatmapClassifier(Perceptron()).fit(points, tours)
     model.fit(points, tours)

@@ -19,6 +19,7 @@ from assay.lab import (
     curve_figures,
 )
 from assay.lab.figures import PALETTE
+from assay.lab.provenance import code_hash
 
 ENVIRONMENT = {
     "assay": "0.1.0",
@@ -219,13 +220,13 @@ def fake_store(tmp_path_factory):
         if contender.library:
             environment["versions"] = ENVIRONMENT["versions"] | {contender.library: "1.2.3"}
         cell = Cell.of(study, size, contender.name, seed)
-        store.write(CellRecord(cell, "done", measurement, 1.5, "", "", environment))
+        store.write(CellRecord(cell, "done", measurement, 1.5, "", code_hash(study), environment))
 
     for size in Newton.sizes:
         for contender in Newton.contenders:
             for seed in range(Newton.seeds[size]):
                 write(Newton, size, contender, seed, _newton(contender, seed))
-    store.write(CellRecord(Cell.of(Newton, "quick", "HiGHS", 1), "error", message=TRACEBACK))
+    store.write(CellRecord(Cell.of(Newton, "quick", "HiGHS", 1), "error", message=TRACEBACK, code=code_hash(Newton)))
     for contender, value in zip(Hostile.contenders, (1.0, 2.0), strict=True):
         write(Hostile, "quick", contender, 0, _hostile(value))
     unclear = Measurement()

@@ -24,6 +24,10 @@ TAILS = ("exp", "quad", "gamma", "smoothstep")
 tails = pytest.mark.parametrize("tail", TAILS)
 
 
+def algebraic(z):
+    return 1 / (1 + z), 1 / (1 + z) ** 2
+
+
 def by_definition(t, tau, sigma, tail):
     """The table of the tails, one margin at a time."""
     value = {
@@ -166,7 +170,7 @@ class TestMargin:
         assert math.isnan(linear_core(torch.tensor(math.nan)))
 
     def test_own_tail(self):
-        tail = LinearCoreTail("algebraic", lambda z: (1 / (1 + z), 1 / (1 + z) ** 2), curvature=2.0)
+        tail = LinearCoreTail("algebraic", algebraic, curvature=2.0)
         assert linear_core(1.0, tail=tail) == pytest.approx(0.15)
         assert linear_core_conjugate(0.25, tail=tail) == pytest.approx(-0.25 * 0.7 - 0.3 * (0.25 * 1 + 0.5), abs=1e-9)
         with pytest.raises(ValueError, match="slope -1 at z = 0"):
@@ -175,6 +179,13 @@ class TestMargin:
             LinearCoreTail("short", lambda z: (np.exp(-z), np.exp(-z)), curvature=1.0, reach=1.0)
         with pytest.raises(ValueError, match="derivative"):
             LinearCoreTail("other slope", lambda z: (np.exp(-z), (1 + z) * np.exp(-z)), curvature=1.0, reach=1000.0)
+
+    def test_own_tail_is_pickled_and_built_in_ones_stay_themselves(self):
+        tail = LinearCoreTail("algebraic", algebraic, curvature=2.0)
+        assert pickle.loads(pickle.dumps(tail)) == tail
+        for name in TAILS:
+            assert copy.deepcopy(resolve_tail(name)) is resolve_tail(name)
+            assert pickle.loads(pickle.dumps(resolve_tail(name))) is resolve_tail(name)
 
 
 class TestMulticlass:

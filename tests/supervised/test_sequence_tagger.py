@@ -444,7 +444,7 @@ def test_own_tail_and_its_limits():
     tagger = SequenceTagger(tail=tail).fit(SENTENCES, TAGS)
     assert tagger.score(SENTENCES, TAGS) == 1.0
     assert all(c.holds for c in tagger.certificates_)
-    with pytest.raises(ValueError, match="tail must be one of .* with solver='sgd', got 'algebraic'"):
+    with pytest.raises(ValueError, match=r"tail must be one of .* with solver='sgd', got 'algebraic'"):
         SequenceTagger(tail=tail, solver="sgd").fit(SENTENCES, TAGS)
 
 

@@ -52,6 +52,7 @@ def show_command(
 ) -> None:
     """Show what a method is for, how it is called, and what it promises, with a certificate from a live run."""
     from assay import studies
+    from assay.lab.report import example_code
 
     study = studies.find(method)
     thing = _thing(study)
@@ -60,7 +61,7 @@ def show_command(
     except (TypeError, ValueError):
         signature = thing.__name__
     certificates = tuple(study().demonstrate())
-    code = demonstration(study)
+    code = example_code(study)
     if as_json:
         content = _summary(study) | {
             "signature": signature,
@@ -108,17 +109,6 @@ def _summary(study: type[Study]) -> dict[str, Any]:
 def _thing(study: type[Study]) -> Any:
     module, _, name = study.method.rpartition(".")
     return getattr(importlib.import_module(module), name)
-
-
-def demonstration(study: type[Study]) -> str:
-    """Body of a study's ``demonstrate``, as people would type it."""
-    source = textwrap.dedent(inspect.getsource(study.demonstrate))
-    lines = source.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.rstrip().endswith(":")) + 1
-    body = textwrap.dedent("\n".join(lines[start:])).strip()
-    if body.startswith('"""'):
-        body = body.split('"""', 2)[2].lstrip("\n")
-    return textwrap.dedent(body).strip()
 
 
 def _wrapped(signature: str) -> str:

@@ -1,7 +1,7 @@
 """Real data that needs no network, and readers of files of the user's own.
 
-Readers never unpickle, check the size of a file before they work on it, and raise ``ValueError`` with the name of the file for
-what they cannot read. Each is imported when it is first used.
+Readers never unpickle, check the size of a file before they work on it, and raise ``ValueError`` with the name of
+the file for what they cannot read. Each is imported when it is first used.
 """
 
 import importlib

@@ -15,6 +15,7 @@ the step reduces to one symmetric positive definite system with a row per action
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -116,8 +117,8 @@ def drs_residual(
     matrix = as_payoff(payoff)
     point = _lifted(w, "w", matrix)
     splitting = GameSplitting(matrix, check_real(step_size, "step_size", above=0.0))
-    x, y, scaled = splitting.evaluate(*splitting.split(point))[:3]
-    return splitting.join(*splitting.resolvent(*scaled)), *splitting.players(x, y)
+    there = splitting.evaluate(*splitting.split(point))
+    return splitting.join(*there.residual), *splitting.players(there.x, there.y)
 
 
 def newton_step(
@@ -220,6 +221,35 @@ def _lifted(point: ArrayLike, name: str, matrix: np.ndarray | sp.csr_array) -> n
     return vector
 
 
+class LiftedPoint(NamedTuple):
+    """A lifted point ``(u, v)`` in the order of the smaller and the larger player, and what the map says there.
+
+    Attributes
+    ----------
+    u, v : numpy.ndarray
+        The point.
+    x, y : numpy.ndarray
+        The strategies there.
+    scaled : tuple of numpy.ndarray
+        ``(I + s M)`` times the residual, which is ``w - z + s M z``.
+    residual : tuple of numpy.ndarray
+        Both parts of ``R(w)``.
+    norm : float
+        Euclidean norm of the residual.
+    gap : float
+        Duality gap of the strategies.
+    """
+
+    u: np.ndarray
+    v: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    scaled: tuple[np.ndarray, np.ndarray]
+    residual: tuple[np.ndarray, np.ndarray]
+    norm: float
+    gap: float
+
+
 class GameSplitting:
     """The Douglas-Rachford map of one game and its Newton steps, with what can be computed once kept.
 
@@ -309,17 +339,14 @@ class GameSplitting:
         x, _ = lapack.dpotrs(self._resolvent_factor, u - self.step_size * self.payoff_dot(v), lower=1)
         return x, v + self.step_size * self.payoff_transpose_dot(x)
 
-    def evaluate(
-        self, u: np.ndarray, v: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray], float]:
-        """Strategies at a lifted point, ``(I + s M)`` times the residual there, and the duality gap.
-
-        The products that the gap needs are those of ``(I + s M) R = w - z + s M z``.
-        """
+    def evaluate(self, u: np.ndarray, v: np.ndarray) -> LiftedPoint:
+        """Everything about a lifted point; the products that the gap needs give the residual, too."""
         x, y = nearest_distribution(u), nearest_distribution(v)
         cost, gain = self.payoff_dot(y), self.payoff_transpose_dot(x)
-        scaled = u - x + self.step_size * cost, v - y - self.step_size * gain
-        return x, y, scaled, float(gain.max() - cost.min())
+        scaled = (u - x + self.step_size * cost, v - y - self.step_size * gain)
+        residual = self.resolvent(*scaled)
+        norm = math.hypot(*map(np.linalg.norm, residual))
+        return LiftedPoint(u, v, x, y, scaled, residual, norm, float(gain.max() - cost.min()))
 
     def newton(
         self, x: np.ndarray, y: np.ndarray, scaled_u: np.ndarray, scaled_v: np.ndarray, regularization: float
@@ -367,11 +394,13 @@ class GameSplitting:
         """
         if self._columns_played is None:
             columns = self._by_column[played]
-            mean = np.asarray(columns.mean(axis=0)).ravel()
+            product = columns.T @ columns
+            product.data *= part
             np.multiply(self._gram, whole, out=self._system)
-            self._system += part * (columns.T @ columns).toarray()
-            self._system -= np.outer(part * played.size * mean, mean)
-            self._system += np.outer(part * spread, spread)
+            self._system += product.toarray(order="F")
+            mean = np.asarray(columns.mean(axis=0)).ravel()
+            for weight, vector in ((-part * played.size, mean), (part, spread)):
+                blas.dsyr(weight, vector, lower=1, a=self._system, overwrite_a=1)
             return self._system
         rows = self._columns_played[: played.size + 1]
         if self._sparse:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from assay.certificate import Certificate
 from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, gap_of, is_constant, pure_saddle_point
 from assay.games.regret_matching import RegretMatching, checkpoints
-from assay.games.semismooth_newton import GameSplitting, residual_gap_bound
+from assay.games.semismooth_newton import GameSplitting, LiftedPoint, residual_gap_bound
 from assay.validation import as_distribution, check_choice, check_integer, check_real, warn_not_converged
 
 __all__ = ["convergence_order", "solve_matrix_game"]
@@ -32,6 +32,9 @@ METHODS = ("hpssn", "pssn", "ssn", "prm+")
 
 # Above the first, a Newton step is shorter than the step of the splitting itself would be.
 _MAX_REGULARIZATION, _MIN_REGULARIZATION = 0.3, 1e-10
+# A step of full length is taken if the residual is then below the largest of the last few: to ask that it falls
+# every time would stall at kinks. Otherwise the best of these lengths is taken.
+_MEMORY, _LENGTHS = 3, (1.0, 0.5, 0.25, 0.125)
 # When this many steps have not halved the smallest residual of the trial, its other steps are damped twice as much, and
 # a few steps of the splitting itself, which cannot cycle, lead away from where it is.
 _STALL_STEPS, _STALL_FALL, _STALL_DAMPING, _ESCAPE_STEPS = 6, 0.5, 2.0, 2
@@ -79,7 +82,7 @@ def solve_matrix_game(
     max_newton : int, default=60
         Most Newton steps in a trial.
     block : int, optional
-        Iterations of regret matching before the first trial; ``max(100, (n_rows + n_columns) // 2)`` by default.
+        Iterations of regret matching before the first trial; ``max(100, (n_rows + n_columns) // 3)`` by default.
     growth : float, default=2.0
         Factor from one block to the next, at least 1.
     step_size : float, optional
@@ -144,7 +147,7 @@ def solve_matrix_game(
     tol = check_real(tol, "tol", above=0.0)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     max_newton = check_integer(max_newton, "max_newton", minimum=1)
-    block = max(100, (n_rows + n_columns) // 2) if block is None else check_integer(block, "block", minimum=1)
+    block = max(100, (n_rows + n_columns) // 3) if block is None else check_integer(block, "block", minimum=1)
     growth = check_real(growth, "growth", minimum=1.0)
     step_size = None if step_size is None else check_real(step_size, "step_size", above=0.0)
     damping = check_real(damping, "damping", above=0.0)
@@ -261,34 +264,41 @@ class _Search:
         """One trial of Newton steps from a pair of strategies."""
         self.n_trials += 1
         self.residuals = []
-        u, v = splitting.lift(*splitting.players(x, y))
+        point = splitting.evaluate(*splitting.lift(*splitting.players(x, y)))
         best, idle, smallest, stalled = math.inf, 0, math.inf, 0
         for step in range(max_newton + 1):
-            first, second, scaled, gap = splitting.evaluate(u, v)
-            residual = splitting.resolvent(*scaled)
-            self.residuals.append(_norm(residual))
-            self._see(*splitting.players(first, second), gap)
-            idle = 0 if gap < 0.5 * best else idle + 1
-            best = min(best, gap)
+            self.residuals.append(point.norm)
+            self._see(*splitting.players(point.x, point.y), point.gap)
+            idle = 0 if point.gap < 0.5 * best else idle + 1
+            best = min(best, point.gap)
             if best <= _NEARLY_ROUNDING and idle >= _IDLE_STEPS:
                 self.done = True
-            regularization = min(max(damping * self.residuals[-1], _MIN_REGULARIZATION), _MAX_REGULARIZATION)
-            self._record("newton", step, gap, self.residuals[-1], regularization)
+            regularization = min(max(damping * point.norm, _MIN_REGULARIZATION), _MAX_REGULARIZATION)
+            self._record("newton", step, point.gap, point.norm, regularization)
             if self.done or step == max_newton:
                 return
-            stalled = 0 if self.residuals[-1] <= _STALL_FALL * smallest else stalled + 1
-            smallest = smallest if stalled else self.residuals[-1]
+            stalled = 0 if point.norm <= _STALL_FALL * smallest else stalled + 1
+            smallest = smallest if stalled else point.norm
             if stalled == _STALL_STEPS:
                 damping, stalled = _STALL_DAMPING * damping, 0
                 for _ in range(_ESCAPE_STEPS):
-                    u, v = u - residual[0], v - residual[1]
-                    first, second, scaled, _ = splitting.evaluate(u, v)
-                    residual = splitting.resolvent(*scaled)
-            direction = _safe_step(splitting, first, second, scaled, regularization)
+                    point = splitting.evaluate(point.u - point.residual[0], point.v - point.residual[1])
+            direction = _safe_step(splitting, point, regularization)
             if direction is None:
                 return
-            u, v = u + direction[0], v + direction[1]
+            point = self._move(splitting, point, direction)
             self.n_newton += 1
+
+    def _move(
+        self, splitting: GameSplitting, point: LiftedPoint, direction: tuple[np.ndarray, np.ndarray]
+    ) -> LiftedPoint:
+        """The next point along a Newton direction."""
+        acceptable, tried = max(self.residuals[-_MEMORY:]), []
+        for length in _LENGTHS:
+            tried.append(splitting.evaluate(point.u + length * direction[0], point.v + length * direction[1]))
+            if tried[-1].norm < acceptable or tried[-1].gap <= self._target:
+                return tried[-1]
+        return min(tried, key=lambda candidate: candidate.norm)
 
     def history(self) -> dict[str, np.ndarray]:
         """What was recorded, by columns."""
@@ -326,22 +336,13 @@ _COLUMNS = {
 }
 
 
-def _norm(parts: tuple[np.ndarray, np.ndarray]) -> float:
-    """Euclidean norm of a vector in two parts."""
-    return math.hypot(*map(np.linalg.norm, parts))
-
-
 def _safe_step(
-    splitting: GameSplitting,
-    x: np.ndarray,
-    y: np.ndarray,
-    scaled: tuple[np.ndarray, np.ndarray],
-    regularization: float,
+    splitting: GameSplitting, point: LiftedPoint, regularization: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Newton step, regularised tenfold more as often as the system is singular to working precision."""
+    """Newton direction, regularised tenfold more as often as the system is singular to working precision."""
     for _ in range(10):
         try:
-            return splitting.newton(x, y, *scaled, regularization)
+            return splitting.newton(point.x, point.y, *point.scaled, regularization)
         except np.linalg.LinAlgError:
             regularization *= 10.0
     return None
@@ -409,12 +410,11 @@ def _result(
 
 def _residual_certificate(splitting: GameSplitting, x: np.ndarray, y: np.ndarray, scale: float) -> Certificate:
     """Gap at the projection of the lifted answer, against its bound by the residual there."""
-    *_, scaled, gap = splitting.evaluate(*splitting.lift(*splitting.players(x, y)))
-    residual = _norm(splitting.resolvent(*scaled))
-    bound = residual_gap_bound(residual, splitting.step_size, splitting.spectral_norm)
+    point = splitting.evaluate(*splitting.lift(*splitting.players(x, y)))
+    bound = residual_gap_bound(point.norm, splitting.step_size, splitting.spectral_norm)
     # Payoffs are of magnitude 1 here, so this is what rounding may add to a gap of zero.
     return Certificate(
         "gap at the lifted strategies, within the bound by the residual (and rounding)",
-        scale * gap,
+        scale * point.gap,
         scale * (bound + _ROUNDING),
     )

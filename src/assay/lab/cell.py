@@ -8,6 +8,7 @@ record with its traceback, since one broken contender must not take the others d
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib
 import re
 import signal
@@ -107,6 +108,7 @@ class CellRecord:
     message: str = ""
     code: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
+    finished: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
 
     @property
     def reason(self) -> str:

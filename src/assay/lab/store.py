@@ -219,6 +219,7 @@ def _to_table(record: CellRecord) -> pa.Table:
         "message": record.message,
         "code": record.code,
         "environment": record.environment,
+        "finished": record.finished,
     }
     return pa.table(columns, schema=_SCHEMA.with_metadata({"assay": json.dumps(header)}))
 
@@ -245,4 +246,5 @@ def _from_table(table: pa.Table) -> CellRecord:
         header["message"],
         header["code"],
         header["environment"],
+        header["finished"],
     )

@@ -12,6 +12,7 @@ imported inside the methods.
 from __future__ import annotations
 
 import abc
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,9 +65,9 @@ class Paper:
     def bibtex(self, key: str) -> str:
         """The entry for a bibliography."""
         fields = {
-            "title": "{" + self.title + "}",
-            "author": self.authors.replace(", ", " and "),
-            "booktitle": self.venue,
+            "title": "{" + _for_latex(self.title) + "}",
+            "author": _for_latex(self.authors).replace(", ", " and "),
+            "booktitle": _for_latex(self.venue),
             "year": self.year,
         }
         if self.arxiv:
@@ -344,6 +345,10 @@ class Study(abc.ABC):
     def measure_rng(cls, size: str, seed: int, contender: str) -> np.random.Generator:
         """Generator that a contender may use on the problem of a (size, seed)."""
         return np.random.default_rng([_stable_hash(cls.name, size, contender), seed])
+
+
+def _for_latex(words: str) -> str:
+    return re.sub(r"([&%$#_{}])", r"\\\1", words)
 
 
 def _stable_hash(*words: str) -> int:

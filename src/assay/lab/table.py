@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -36,8 +36,8 @@ class Table:
         One row per cell: ``contender, seed, status, seconds, reason, message``.
     n_stale : int
         Cells that were left out since the code has changed.
-    environment : dict
-        Of one of the cells.
+    records : tuple of CellRecord
+        The cells as they are stored, with their environments.
     """
 
     study: str
@@ -47,7 +47,7 @@ class Table:
     certificates: pd.DataFrame
     cells: pd.DataFrame
     n_stale: int = 0
-    environment: dict = field(default_factory=dict)
+    records: tuple[CellRecord, ...] = ()
 
     @classmethod
     def load(cls, store: Store, study: type[Study], size: str, seeds: Iterable[int] | None = None) -> Table:
@@ -98,5 +98,5 @@ class Table:
             pd.DataFrame(certificates, columns=["contender", "seed", "case", "certificate", "holds"]),
             pd.DataFrame(cells, columns=["contender", "seed", "status", "seconds", "reason", "message"]),
             n_stale,
-            next((r.environment for r in ordered if r.environment), {}),
+            tuple(ordered),
         )

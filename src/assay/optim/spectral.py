@@ -502,8 +502,13 @@ def _inverse_root(gram: Tensor, bound: Tensor, steps: int) -> Tensor:
 
 
 def _largest_eigenvalue_bound(gram: Tensor) -> Tensor:
-    """The smaller of the largest absolute row sum and the Frobenius norm."""
-    return torch.minimum(gram.abs().sum(-1).amax(-1), torch.linalg.matrix_norm(gram))
+    """An upper bound that is rarely 1.5 times too large: the fourth root of the sum of the fourth powers.
+
+    The largest absolute row sum, a bound too, takes the scale out and so prevents an overflow.
+    """
+    rows = gram.abs().sum(-1).amax(-1)
+    unit = gram / rows.clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
+    return rows * torch.linalg.matrix_norm(unit @ unit).sqrt().clamp_max(1.0)
 
 
 def _orthogonalize(x: Tensor, steps: int) -> Tensor:

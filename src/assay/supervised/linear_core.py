@@ -109,6 +109,12 @@ class LinearCoreTail:
             if not met:
                 raise ValueError(f"tail {self.name!r} must have {requirement}")
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A built-in tail is stored by its name and comes back as the same object.
+        if _TAILS.get(self.name) is self:
+            return resolve_tail, (self.name,)
+        return super().__reduce_ex__(protocol)
+
     def invert(self, slope: Array) -> Array:
         """Return the ``z`` at which ``-psi'(z)`` is ``slope``; ``reach`` where it is 0."""
         if self.invert_slope is not None:

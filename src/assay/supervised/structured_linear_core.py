@@ -243,9 +243,8 @@ class StructuredLinearCore(nn.Module):
         present, linked = chain.present[..., None], chain.linked[:, 1:, None]
         picked = (chain.unary.gather(2, labels) * present).sum(dim=1)
         joined = (_pairs(chain.transitions, labels[:, :-1], labels[:, 1:]) * linked).sum(dim=1)
-        centre = (chain.unary.mean(dim=2) * chain.present).sum(dim=1) + chain.linked.sum(
-            dim=1
-        ) * chain.transitions.mean()
+        centre = (chain.unary.mean(dim=2) * chain.present).sum(dim=1)
+        centre = centre + chain.linked.sum(dim=1) * chain.transitions.mean()
         costs = self._costs(chain, labels).sum(dim=1) / chain.present.sum(dim=1, keepdim=True)
         return picked + joined - centre[:, None], costs / labels.shape[2]
 

@@ -121,7 +121,7 @@ def lobcd_gw(
     probe: int = 3,
     refresh: int = 50,
     finish: bool = True,
-    finish_steps: int = 30,
+    finish_steps: int = 200,
     gap_tol: float = 1e-10,
     solver: str = "block",
     products: str = "auto",
@@ -179,7 +179,7 @@ def lobcd_gw(
         Number of block updates after which the product is computed anew.
     finish : bool, default=True
         Whether to end with conditional gradient steps.
-    finish_steps : int, default=30
+    finish_steps : int, default=200
         Number of them at most.
     gap_tol : float, default=1e-10
         They end when the Frank-Wolfe gap is at most this share of the scale of the objective.

@@ -5,8 +5,9 @@ the plan says who goes with whom, a few Frank-Wolfe steps end the matter. Each f
 polytope at which the linearised objective is least (an assignment, or a network simplex for general weights) and
 goes there along the segment as far as the objective falls, which for a quadratic objective is known in closed form.
 A plan whose gap is zero but whose vertex is strictly lower is a saddle point (the product of the marginals on a
-regular graph is one); it is left for that vertex. The objective never rises, the marginals stay exact, and a run
-that stops after a full step stands on a vertex: its Frank-Wolfe gap is zero, not small.
+regular graph is one); it is left for that vertex. When the steps zigzag, they are made along cycles
+(:mod:`assay.transport.gw_circulations`). The objective never rises, the marginals stay exact, and a run that stops
+after a full step stands on a vertex: its Frank-Wolfe gap is zero, not small.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ import torch
 from jaxtyping import Float
 
 from assay.transport.exact_transport import exact_transport
+from assay.transport.gw_circulations import best_step, circulate
 from assay.transport.gw_products import Sandwich
 
-__all__ = ["Finish", "line_search", "vertex_finish"]
+__all__ = ["Finish", "vertex_finish"]
 
 # A vertex is lower than the plan when it is so by more than this share of the scale: less is rounding.
 _LOWER = 1e-14
+
+# Steps towards vertices; when they have not arrived by then they zigzag, and steps between vertices follow.
+_SEGMENTS = 20
 
 
 @dataclass(frozen=True)
@@ -58,18 +63,6 @@ class Finish:
     stationary: bool
     products: int
     multiply_adds: int
-
-
-def line_search(slope: float, curvature: float) -> float:
-    """Step in [0, 1] that maximises ``2 t slope + t^2 curvature`` for ``slope >= 0``.
-
-    Examples
-    --------
-    >>> from assay.transport.gw_finish import line_search
-    >>> line_search(1.0, 0.5), line_search(1.0, -4.0), line_search(1.0, -0.5)
-    (1.0, 0.25, 1.0)
-    """
-    return 1.0 if curvature >= 0.0 else min(1.0, -slope / curvature)
 
 
 def vertex_finish(
@@ -125,6 +118,7 @@ def vertex_finish(
     (0.0, True)
     """
     products, spent = 0, 0
+    segment_next = False  # whether the last round of cycles did less than a segment would have
     for steps in range(max_steps + 1):
         scores = product.cpu().numpy() if isinstance(product, torch.Tensor) else product
         vertex = exact_transport(scores, p, q, maximize=True)
@@ -145,7 +139,16 @@ def vertex_finish(
         # At a saddle point the slope is zero and the vertex still lower: there only the curvature shows the way out.
         if stationary and 2.0 * (2.0 * slope + curvature) <= _LOWER * scale:
             break
-        t = line_search(slope, curvature)
+        t = best_step(slope, curvature)
+        predicted = 2.0 * (2.0 * t * slope + t * t * curvature)
+        if t < 1.0 and steps >= _SEGMENTS and not segment_next:
+            round_ = circulate(sandwich, plan, product, vertex, p, q)
+            products, spent = products + round_.products, spent + round_.multiply_adds
+            segment_next = round_.decrease < predicted
+            if round_.decrease > 0.0:
+                record("finish", scale - 2.0 * inner - round_.decrease, cost + round_.multiply_adds)
+                continue
+        segment_next = False
         _move(plan, t, rows, columns, mass)
         if sp.issparse(product_there):
             entries = product_there.tocoo()
@@ -154,7 +157,7 @@ def vertex_finish(
             product *= 1.0 - t
             product_there *= t
             product += product_there
-        record("finish", scale - 2.0 * (inner + 2.0 * t * slope + t * t * curvature), cost)
+        record("finish", scale - 2.0 * inner - predicted, cost)
     return Finish(plan, scale - 2.0 * inner, max(gap, 0.0), steps, stationary, products, spent)
 
 

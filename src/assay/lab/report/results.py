@@ -14,12 +14,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from assay.certificate import Certificate
 from assay.lab.cell import CellRecord
 from assay.lab.figures import Figure
-from assay.lab.provenance import code_hash
 from assay.lab.store import Store
 from assay.lab.study import Contender, Study
 from assay.lab.table import Table
@@ -29,7 +27,7 @@ __all__ = ["CertificateGroup", "FigureBlock", "NumberRow", "Outcomes", "SizeResu
 
 _FACTS = ("assay", "python", "platform", "processor", "cores", "threads")
 
-OUTCOMES = ("holds", "not reproduced", "not measured")
+_OUTCOMES = ("holds", "not reproduced", "not measured")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Outcomes:
     def of(cls, verdicts: Iterable[Verdict]) -> Outcomes:
         """Count verdicts."""
         counts = Counter(verdict.outcome for verdict in verdicts)
-        return cls(*(counts[outcome] for outcome in OUTCOMES))
+        return cls(*(counts[outcome] for outcome in _OUTCOMES))
 
     @property
     def total(self) -> int:
@@ -81,7 +79,7 @@ class FigureBlock:
     @classmethod
     def of(cls, figure: Figure) -> FigureBlock:
         """Take a figure apart: the page has menus of its own, which a keyboard and a narrow screen can use."""
-        content = json.loads(go.Figure(figure.plot).to_json())
+        content = json.loads(figure.plot.to_json())
         layout = content.get("layout", {})
         layout.pop("template", None)
         menus, of_page = [], []
@@ -153,27 +151,26 @@ class SizeResults:
         The size.
     table : Table
         Cells that today's code has made.
-    records : list of CellRecord
-        The same cells.
-    finished : list of datetime.datetime
-        When each was stored.
     """
 
     study: type[Study]
     size: str
     table: Table
-    records: list[CellRecord]
-    finished: list[datetime.datetime]
 
     @classmethod
     def load(cls, study: type[Study], store: Store, size: str) -> SizeResults:
         """Read the cells of a study at one size."""
-        names, code = {c.name for c in study.contenders}, code_hash(study)
-        known = [r for r in store.records(study.name, size) if r.cell.contender in names]
-        current = [r for r in known if r.code in (code, "")]
-        table = Table.of(study, size, current, n_stale=len(known) - len(current))
-        finished = [datetime.datetime.fromtimestamp(store.path(r.cell).stat().st_mtime, datetime.UTC) for r in current]
-        return cls(study, size, table, current, finished)
+        return cls(study, size, Table.load(store, study, size))
+
+    @property
+    def records(self) -> tuple[CellRecord, ...]:
+        """The cells as they are stored."""
+        return self.table.records
+
+    @property
+    def finished(self) -> list[datetime.datetime]:
+        """When each of the cells was computed."""
+        return [datetime.datetime.fromisoformat(record.finished) for record in self.records]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:

@@ -6,14 +6,15 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 
 from assay.data.text import load_python_topics
+from assay.extras import import_extra
 from assay.lab import Measurement, interleave
 from assay.optim.spectra import Spectra, SpectraAdamW, SpectraSignum
 from assay.optim.spectra_analysis import composite_fw_gap, spike_report
@@ -43,7 +44,7 @@ class Setting:
 CLIP_GRID = (Setting(1e-2, 5.0), Setting(3e-2, 5.0), Setting(3e-2, 1.0), Setting(1e-1, 1.0))
 GRIDS = {
     "Signum": tuple(map(Setting, (3e-4, 1e-3, 3e-3, 1e-2))),
-    "Muon": tuple(map(Setting, (2e-2, 5e-2, 1e-1, 2e-1))),
+    "Muon": tuple(map(Setting, (1e-2, 2e-2, 5e-2, 1e-1))),
 }
 GRID = tuple(map(Setting, (1e-3, 3e-3, 1e-2, 3e-2)))
 
@@ -56,17 +57,15 @@ def make_optimizers(contender: str, setting: Setting, model: ByteTransformer, lo
         case "AdamW" | "spectral pre-clip of the gradient only":
             return [torch.optim.AdamW(groups, lr=lr, betas=BETAS)]
         case "Signum":
-            return [pytorch_optimizer.SignSGD(groups, lr=lr, momentum=0.95, weight_decouple=True)]
+            return [_peer().SignSGD(groups, lr=lr, momentum=0.95, weight_decouple=True)]
         case "AdEMAMix":
             betas, horizon = (0.9, 0.999, 0.9999), loop["steps"]
             return [
-                pytorch_optimizer.AdEMAMix(
-                    groups, lr=lr, betas=betas, alpha=5.0, t_alpha_beta3=horizon, weight_decouple=True
-                )
+                _peer().AdEMAMix(groups, lr=lr, betas=betas, alpha=5.0, t_alpha_beta3=horizon, weight_decouple=True)
             ]
         case "MARS":
             # optimize_1d: one rule and one learning rate for all parameters, as for the other contenders
-            return [pytorch_optimizer.MARS(groups, lr=lr, betas=(0.95, 0.99), gamma=0.025, optimize_1d=True)]
+            return [_peer().MARS(groups, lr=lr, betas=(0.95, 0.99), gamma=0.025, optimize_1d=True)]
         case "Muon":
             blocks = [p for p in model.blocks.parameters() if p.ndim == 2]
             chosen = set(map(id, blocks))
@@ -85,6 +84,10 @@ def make_optimizers(contender: str, setting: Setting, model: ByteTransformer, lo
             (base,) = make_optimizers(contender.removeprefix("SPECTRA-"), setting, model, loop)
             return [Spectra(base, **spectral)]
     raise ValueError(f"contender must be one that trains, got {contender!r}")
+
+
+def _peer() -> ModuleType:
+    return import_extra("pytorch_optimizer", extra="peers")
 
 
 def train_all_settings(measurement: Measurement, contender: str, seed: int, parameters: Mapping[str, Any]) -> None:

@@ -48,19 +48,6 @@ class StructuredSVM:
         size = np.divide(rate, np.sqrt(self.history), out=np.zeros_like(self.history), where=self.history > 0)
         return (scale * self.shrink * np.exp(-alpha * size * (self.steps - 1 - self.visited)))[:, None] * self.table
 
-    def predict(self, rows: sp.csr_array, lengths: np.ndarray) -> np.ndarray:
-        """Labels of the best paths, one sequence after the other."""
-        from assay.supervised import viterbi
-
-        weights = self.coefficients()
-        unary = rows @ weights[: self.n_features] + weights[-1]
-        ends = np.cumsum(lengths)
-        unary[ends - lengths] += weights[-2]
-        transitions = weights[self.n_features : -2]
-        return np.concatenate(
-            [viterbi(unary[end - n : end], transitions) for end, n in zip(ends, lengths, strict=True)]
-        )
-
 
 @numba.njit(cache=True)
 def _catch_up(row, step, alpha, rate, shrink, history, visited):

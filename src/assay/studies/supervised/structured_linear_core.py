@@ -13,42 +13,14 @@ import numpy as np
 
 from assay.certificate import Certificate
 from assay.lab import Claim, Contender, Measurement, Paper, Study, interleave
+from assay.studies.supervised._sequence_layers import torch_layers
+from assay.studies.supervised._sequence_tasks import CONTEXTS, LENGTH, Task, english, letter_task, word_task
 
 __all__ = ["StructuredLinearCoreStudy"]
 
-LENGTH = 20
 SAMPLES = 8
-KEYS = dict(zip("abcdefghijklmnopqrstuvwxyz ", "222333444555666777788899990", strict=True))
-CONTEXTS = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (2, 2), (3, 0), (0, 3))  # keys before and after
-
 SAMPLED, COMPLETE, WHOLE = "linear core, sampled", "linear core, all labels", "linear core, whole sequences"
 SVM, CROSS_ENTROPY = "structured SVM", "cross-entropy"
-
-
-@dataclass(frozen=True)
-class Task:
-    """Sequences to train on, to choose settings with, and to test on, encoded once for all contenders."""
-
-    name: str
-    inputs: dict[str, list[Any]]
-    labels: dict[str, list[Any]]
-    rows: dict[str, Any]
-    lengths: dict[str, np.ndarray]
-    target: dict[str, np.ndarray]
-    n_labels: int
-
-    def accuracy(self, part: str, coefficients: np.ndarray) -> float:
-        """Of the best paths; rows of the coefficients: features, labels before, start, constant."""
-        from assay.supervised import viterbi
-
-        n_features = self.rows[part].shape[1]
-        unary = self.rows[part] @ coefficients[:n_features] + coefficients[-1]
-        ends = np.cumsum(self.lengths[part])
-        starts = ends - self.lengths[part]
-        unary[starts] += coefficients[-2]
-        transitions = coefficients[n_features:-2]
-        paths = [viterbi(unary[a:b], transitions) for a, b in zip(starts, ends, strict=True)]
-        return float((np.concatenate(paths) == self.target[part]).mean())
 
 
 @dataclass(frozen=True)
@@ -67,12 +39,12 @@ class StructuredLinearCoreStudy(Study):
 
     title = "Linear-core losses for sequences"
     summary = (
-        "For those who train sequence labellers with many labels, where every training step of a structured SVM or a CRF "
-        "runs Viterbi. A loss whose gradient is estimated from a few sampled labels, and a tagger that uses it."
+        "For those who train sequence labellers with many labels, where every step of a structured SVM or a CRF runs "
+        "inference. A loss whose gradient is estimated from a few sampled labels, and a tagger that uses it."
     )
     promise = (
-        "The sampled gradient is unbiased, and an excess surrogate risk of e per position means a teacher-forced excess "
-        "error of at most e / tau."
+        "The sampled gradient is unbiased, and an excess surrogate risk of e per position means a teacher-forced "
+        "excess error of at most e / tau."
     )
     interface = "torch loss and scikit-learn style estimator"
     method = "assay.supervised.StructuredLinearCore"
@@ -99,7 +71,7 @@ class StructuredLinearCoreStudy(Study):
         Contender(
             CROSS_ENTROPY,
             "incumbent",
-            "given the true label before: LogisticRegression, decoded by Viterbi; as a layer, CrossEntropyLoss of torch",
+            "given the true label before: LogisticRegression, decoded by Viterbi; as a layer, torch's cross_entropy",
             library="scikit-learn",
         ),
     )
@@ -251,66 +223,6 @@ class StructuredLinearCoreStudy(Study):
         tagger = SequenceTagger(alpha=1e-3, window=4).fit(letters[:100], starts[:100])
         print(letters[110], "".join(tagger.predict(letters[110:111])[0]), tagger.score(letters[100:], starts[100:]))
         return tagger.certificates_
-
-
-def english() -> str:
-    """The help texts of Python, as lower-case letters and single spaces."""
-    from assay.data.text import load_python_topics
-
-    topics = load_python_topics(unit="character")
-    return re.sub(r"[^a-z]+", " ", topics.decode(topics.tokens).lower()).strip()
-
-
-def letter_task(text: str, n_train: int, rng: np.random.Generator) -> Task:
-    """Letters from keys; the features of a position are the runs of keys around it."""
-    pieces = [list(text[i : i + LENGTH]) for i in range(0, len(text) - LENGTH, LENGTH)]
-
-    def contexts(piece: list[str]) -> list[dict[str, str]]:
-        keys = "___" + "".join(KEYS[letter] for letter in piece) + "___"
-        return [{f"{a}+{b}": keys[t + 3 - a : t + 4 + b] for a, b in CONTEXTS} for t in range(LENGTH)]
-
-    return encoded("letters", pieces, contexts, lambda piece: piece, sorted(KEYS), n_train, rng)
-
-
-def word_task(text: str, n_labels: int, n_train: int, rng: np.random.Generator) -> Task:
-    """Words from their consonants, with those of the neighbours."""
-    words = text.split()
-    names, counts = np.unique(words, return_counts=True)
-    frequent = set(names[np.argsort(-counts, kind="stable")[: n_labels - 1]].tolist())
-    return encoded(
-        f"{n_labels} words",
-        [words[i : i + LENGTH] for i in range(0, len(words) - LENGTH, LENGTH)],
-        lambda piece: [re.sub("[aeiou]", "", word) for word in piece],
-        lambda piece: [word if word in frequent else "(other)" for word in piece],
-        sorted(frequent | {"(other)"}),
-        n_train,
-        rng,
-    )
-
-
-def encoded(
-    name: str,
-    pieces: list[list[str]],
-    as_input: Callable[[list[str]], list[Any]],
-    as_labels: Callable[[list[str]], list[str]],
-    labels: list[str],
-    n_train: int,
-    rng: np.random.Generator,
-) -> Task:
-    """Draw the parts, and encode them with the vocabulary of the training part."""
-    from assay.supervised.sequence_features import SequenceFeatures
-
-    order = rng.permutation(len(pieces))
-    cuts = {"train": order[:n_train], "choose": order[n_train : n_train + 100], "test": order[n_train + 100 :][:300]}
-    inputs_of = {part: [as_input(pieces[i]) for i in chosen] for part, chosen in cuts.items()}
-    labels_of = {part: [as_labels(pieces[i]) for i in chosen] for part, chosen in cuts.items()}
-    features = SequenceFeatures(window=1, min_frequency=1, handle_unknown="ignore").fit(inputs_of["train"])
-    numbers = {label: k for k, label in enumerate(labels)}
-    rows, lengths, target = {}, {}, {}
-    for part in cuts:
-        rows[part], lengths[part] = features.transform(inputs_of[part])
-        target[part] = np.array([numbers[label] for piece in labels_of[part] for label in piece])
-    return Task(name, inputs_of, labels_of, rows, lengths, target, len(numbers))
 
 
 def best_setting(settings: Sequence[Any], count: int, score: Callable[[Any], float]) -> Any:
@@ -594,7 +506,7 @@ def time_steps(measurement: Measurement, tasks: Sequence[Task], rng: np.random.G
         y_log=True,
     )
     for n_labels in sizes:
-        layers = torch_layers(n_labels, int(rng.integers(2**31)))
+        layers = torch_layers(n_labels, SAMPLES, int(rng.integers(2**31)))
         timings = interleave({name: layers[name] for name in ("svm", "sampled", "whole")}, repeats=7, budget=2.0)
         for name in ("sampled", "whole"):
             measurement.add(f"layer_speedup_{name}", timings.ratio("svm", name).median, f"{n_labels} labels")
@@ -630,47 +542,9 @@ def measure_cross_entropy(measurement: Measurement, problem: Problem, rng: np.ra
         seconds, coefficients = trained(inverse_penalty)
         record(measurement, task, [seconds], [task.accuracy("test", coefficients)])
     for n_labels in parameters["timed_labels"]:
-        layers = torch_layers(n_labels, int(rng.integers(2**31)))
+        layers = torch_layers(n_labels, SAMPLES, int(rng.integers(2**31)))
         chosen = {name: layers[name] for name in ("cross-entropy", "sampled", "all labels")}
         timings = interleave(chosen, repeats=7, budget=2.0)
         for name in ("sampled", "all labels"):
             ratio = timings.ratio(name, "cross-entropy").median
             measurement.add(f"layer_time_ratio_{name.split()[0]}", ratio, f"{n_labels} labels")
-
-
-def torch_layers(n_labels: int, seed: int) -> dict[str, Callable[[], Any]]:
-    """Forward and backward pass of the losses on the same scores of eight sequences."""
-    import torch
-
-    from assay.supervised import StructuredLinearCore, viterbi
-
-    generator = torch.Generator().manual_seed(seed)
-    unary = torch.randn(8, LENGTH, n_labels, generator=generator, requires_grad=True)
-    transitions = torch.randn(n_labels, n_labels, generator=generator, requires_grad=True)
-    target = torch.randint(n_labels, (8, LENGTH), generator=generator)
-    cost = torch.nn.functional.one_hot(target, n_labels).neg().add(1)
-
-    def score(labels: Any) -> Any:
-        pairs = (labels[:, :-1] * n_labels + labels[:, 1:]).reshape(-1)
-        return unary.gather(2, labels[..., None]).sum() + transitions.reshape(-1).gather(0, pairs).sum()
-
-    def svm() -> Any:
-        worst = viterbi(unary.detach() + cost, transitions.detach())
-        return (score(worst) - score(target)) / 8
-
-    def cross_entropy() -> Any:
-        scores = torch.cat([unary[:, :1], unary[:, 1:] + transitions[target[:, :-1]]], dim=1)
-        return torch.nn.functional.cross_entropy(scores.reshape(-1, n_labels), target.reshape(-1))
-
-    def linear_core(**settings: Any) -> Callable[[], Any]:
-        loss = StructuredLinearCore(n_labels, generator=generator, **settings)
-        return lambda: loss(unary, transitions, target)
-
-    losses = {
-        "svm": svm,
-        "cross-entropy": cross_entropy,
-        "sampled": linear_core(sampler="positionwise", n_samples=SAMPLES),
-        "all labels": linear_core(sampler="positionwise", n_samples=None),
-        "whole": linear_core(sampler="uniform", n_samples=SAMPLES),
-    }
-    return {name: lambda loss=loss: torch.autograd.grad(loss(), (unary, transitions)) for name, loss in losses.items()}
