@@ -13,7 +13,7 @@ import sys
 import types
 from pathlib import Path
 
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
 
 PROBE = str(Path(__file__).parent / "tests" / "plugin")
@@ -23,8 +23,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PROBE, os.environ.get("
 CHECKED = ("games", "graphs", "optim", "supervised", "transport")
 
 
+# As in PEP 484, an int is accepted where a float is wanted.
+_typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
+
+
 def _checked(function: types.FunctionType) -> types.FunctionType:
-    return jaxtyped(function, typechecker=beartype) if function.__annotations__ else function
+    return jaxtyped(function, typechecker=_typechecker) if function.__annotations__ else function
 
 
 def _check_module(module: types.ModuleType) -> None:
@@ -46,7 +50,7 @@ def _check_class(owner: type) -> None:
         elif isinstance(member, staticmethod | classmethod):
             setattr(owner, name, type(member)(_checked(member.__func__)))
     if dataclasses.is_dataclass(owner):
-        jaxtyped(owner, typechecker=beartype)
+        jaxtyped(owner, typechecker=_typechecker)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

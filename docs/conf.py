@@ -1,9 +1,13 @@
 """Sphinx configuration."""
 
 import importlib.metadata
+import sys
+from pathlib import Path
 import warnings
 
 from sphinx_gallery.sorting import FileNameSortKey
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "assay"
 copyright = "2026, the assay developers"  # noqa: A001
@@ -19,6 +23,7 @@ extensions = [
     "numpydoc",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "study_directive",
 ]
 
 exclude_patterns = ["_build", "**/GALLERY_HEADER.rst"]

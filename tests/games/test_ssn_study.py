@@ -35,7 +35,7 @@ def measure(contender, problem):
 
 @pytest.mark.parametrize(
     "contender",
-    [study.OURS, study.PSSN, study.SSN, study.BLOCK_200, study.BLOCK_ALL, study.CONSTANT, study.MONOTONE],
+    [study.OURS, study.PSSN, study.SSN, study.BLOCK_200, study.BLOCK_ALL, study.FULL_STEPS, study.MONOTONE],
 )
 def test_variants_of_ours_solve_small_games(contender, problem):
     measurement, scalars = measure(contender, problem)

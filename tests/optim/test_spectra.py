@@ -100,6 +100,19 @@ class TestFormula:
         torch.testing.assert_close(bias.detach(), starts[1] - 0.1 * directions[1])
         torch.testing.assert_close(scalar.detach(), starts[2] - 0.1 * directions[2])
 
+    @pytest.mark.parametrize("batched", [True, False])
+    @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+    def test_tall_kernels_in_any_memory_layout(self, layout, batched):
+        kernel = parameter((9, 2, 2, 1), scale=5)
+        kernel = torch.nn.Parameter(kernel.detach().to(memory_format=layout))
+        kernel.grad = parameter((9, 2, 2, 1), scale=5).grad.to(memory_format=layout)
+        start = kernel.detach().clone()
+        options = {"lr": 0.1, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip": 1.0}
+        SpectraSignum([kernel], **options, foreach=batched).step()
+        clipped = soft_spectral_clip(torch.sign(kernel.grad).reshape(9, 4), 1.0).reshape(9, 2, 2, 1)
+        torch.testing.assert_close(kernel.detach(), start - 0.1 * 1.5 * clipped)
+        assert kernel.is_contiguous(memory_format=layout)
+
     @pytest.mark.parametrize("rule", ["smooth", "code"])
     def test_scope_all_clips_vectors_by_their_norm(self, rule):
         small, large = parameter((4,)), parameter((4,), seed=1)
@@ -434,10 +447,11 @@ class TestBadInput:
             table.grad = torch.eye(3, 2).to_sparse()
             with pytest.raises(TypeError, match=r"gradients must be dense"):
                 make(table).step()
-        sharded = parameter((4,))
-        sharded._is_flat_param = True
-        with pytest.raises(NotImplementedError, match=r"FSDP"):
-            SpectraAdamW([sharded])
+        for mark in ("_is_flat_param", "device_mesh"):  # what tells FSDP's and DTensor's parameters
+            sharded = parameter((4, 4))
+            setattr(sharded, mark, True)
+            with pytest.raises(NotImplementedError, match=r"FSDP"):
+                SpectraAdamW([sharded])
 
     def test_half_precision_weights_in_the_wrapper_are_warned_about(self):
         p = parameter((3, 3), dtype=torch.bfloat16)

@@ -340,6 +340,15 @@ class TestSpikes:
         shrunk = [s * min(1, report.max_norm / r) for s, r in zip(samples, raw, strict=True)]
         assert report.global_signal_kept == pytest.approx(np.mean([np.sum(gradient * s) for s in shrunk]) / energy)
 
+    @settings(max_examples=30, deadline=None)
+    @given(st.integers(0, 2**32 - 1), st.floats(0.01, 10))
+    def test_a_threshold_above_everything_keeps_everything(self, seed, size):
+        gradient, samples = spikes(2, size, n_samples=7, shape=(5, 4), seed=seed)
+        report = spike_report(gradient, samples, 100.0)
+        assert report.signal_kept == pytest.approx(report.global_signal_kept)
+        assert report.max_norm == pytest.approx(max(np.linalg.norm(s) for s in samples))
+        assert report.second_moment <= report.bound * (1 + 1e-9)
+
     def test_the_assumptions_are_checked(self):
         gradient, samples = spikes(1, 20.0, n_samples=800)
         report = spike_report(gradient, samples, 1.0)
@@ -368,7 +377,9 @@ class TestSpikes:
     def test_tensors_are_accepted_and_not_changed(self):
         gradient, samples = (torch.tensor(a, dtype=torch.float32) for a in spikes(1, 20.0, n_samples=5))
         before = samples.clone()
-        assert spike_report(gradient, samples, 1.0).signal_kept > 0.9
+        report = spike_report(gradient, samples, 1.0)
+        assert report.signal_kept > 0.9
+        assert report.rank == 1  # and not the rank of the rounding to float32
         assert torch.equal(samples, before)
 
     def test_bad_input(self):

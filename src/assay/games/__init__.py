@@ -1,1 +1,16 @@
+"""You have a game or a saddle point: solvers that say how far from equilibrium they stopped."""
 
+from assay.games.matrix_game import MatrixGameResult, duality_gap
+from assay.games.regret_matching import prm_plus
+from assay.games.semismooth_newton import drs_residual, lift, newton_step
+from assay.games.ssn import solve_matrix_game
+
+__all__ = [
+    "MatrixGameResult",
+    "drs_residual",
+    "duality_gap",
+    "lift",
+    "newton_step",
+    "prm_plus",
+    "solve_matrix_game",
+]

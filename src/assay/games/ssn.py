@@ -3,9 +3,9 @@ r"""Nash equilibria of zero-sum matrix games to machine precision: regret matchi
 First-order methods give the first digits of an equilibrium quickly and the others never; a linear programming solver
 gives them all but pays for it from the start. Here predictive regret matching+ runs for a block of iterations, then
 Newton steps on the Douglas-Rachford map of the game (:mod:`assay.games.semismooth_newton`) try to finish. Far from the
-solution the steps are damped in proportion to the residual, and damped more when they do not get on, for then they are
-cycling between pieces of the map; near it they converge quadratically. A trial that does not reach the tolerance is
-thrown away and regret matching goes on as if nothing had happened, so that its global guarantee is kept.
+solution the steps are damped in proportion to the residual and shortened where that helps, without asking that the
+residual falls at every step; near it they converge quadratically. A trial that does not reach the tolerance is thrown
+away and regret matching goes on as if nothing had happened, so that its global guarantee is kept.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["convergence_order", "solve_matrix_game"]
 
 METHODS = ("hpssn", "pssn", "ssn", "prm+")
 
-# Above the first, a Newton step is shorter than the step of the splitting itself would be.
+# With more than the first, steps are so short that small games, where residuals are large, stand still.
 _MAX_REGULARIZATION, _MIN_REGULARIZATION = 0.3, 1e-10
 # A step of full length is taken if the residual is then below the largest of the last few: to ask that it falls
 # every time would stall at kinks. Otherwise the best of these lengths is taken.
 _MEMORY, _LENGTHS = 3, (1.0, 0.5, 0.25, 0.125)
-# When this many steps have not halved the smallest residual of the trial, its other steps are damped twice as much, and
-# a few steps of the splitting itself, which cannot cycle, lead away from where it is.
-_STALL_STEPS, _STALL_FALL, _STALL_DAMPING, _ESCAPE_STEPS = 6, 0.5, 2.0, 2
+# When this many steps have not halved the smallest residual of the trial, short steps are leading nowhere, and one of
+# full length is taken wherever it leads.
+_STALL_STEPS, _STALL_FALL = 6, 0.5
 # Relative to the largest payoff: no gap below the first can be told from rounding; below the second, steps that
 # do not halve the gap are only moving rounding errors.
 _ROUNDING, _NEARLY_ROUNDING, _IDLE_STEPS = 16 * np.finfo(float).eps, 1e-11, 5
@@ -89,8 +89,7 @@ def solve_matrix_game(
         Step constant of the splitting (the paper's gamma), in units of one over payoff; ``3 / ||A||_2`` by default.
     damping : float, default=20.0
         Regularisation of a Newton step divided by the norm of the residual (the paper's theta), as long as that is
-        between 1e-10 and 0.3. Whenever six steps have not halved the smallest residual of a trial, it is doubled for
-        the rest of the trial and two steps of the splitting are taken, to break cycles.
+        between 1e-10 and 0.3.
     switch_gap : float, optional
         For ``"pssn"``: switch to Newton steps at this duality gap (in the units of ``tol``) instead of after ``block``
         iterations.
@@ -279,21 +278,23 @@ class _Search:
                 return
             stalled = 0 if point.norm <= _STALL_FALL * smallest else stalled + 1
             smallest = smallest if stalled else point.norm
-            if stalled == _STALL_STEPS:
-                damping, stalled = _STALL_DAMPING * damping, 0
-                for _ in range(_ESCAPE_STEPS):
-                    point = splitting.evaluate(point.u - point.residual[0], point.v - point.residual[1])
             direction = _safe_step(splitting, point, regularization)
             if direction is None:
                 return
-            point = self._move(splitting, point, direction)
+            leap = stalled == _STALL_STEPS
+            stalled = 0 if leap else stalled
+            point = self._move(splitting, point, direction, math.inf if leap else max(self.residuals[-_MEMORY:]))
             self.n_newton += 1
 
     def _move(
-        self, splitting: GameSplitting, point: LiftedPoint, direction: tuple[np.ndarray, np.ndarray]
+        self,
+        splitting: GameSplitting,
+        point: LiftedPoint,
+        direction: tuple[np.ndarray, np.ndarray],
+        acceptable: float,
     ) -> LiftedPoint:
-        """The next point along a Newton direction."""
-        acceptable, tried = max(self.residuals[-_MEMORY:]), []
+        """The next point along a Newton direction: the first acceptable one, or the best."""
+        tried = []
         for length in _LENGTHS:
             tried.append(splitting.evaluate(point.u + length * direction[0], point.v + length * direction[1]))
             if tried[-1].norm < acceptable or tried[-1].gap <= self._target:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from assay.certificate import Assumption, Certificate
-from assay.optim.spectral import hard_clip, soft_clip
+from assay.optim.spectral import exact_dtype, hard_clip, soft_clip
 from assay.result import Result
 from assay.validation import check_choice, check_real
 
@@ -229,7 +229,7 @@ def spike_report(
     shrink = (radius / raw_lengths.clamp_min(torch.finfo(raw_lengths.dtype).tiny)).clamp_max(1.0)
     signal_kept = float((clipped * signal).sum((-2, -1)).mean()) / energy
     second_moment = float(lengths.square().mean())
-    rank, spike, high, low = _noise_shape(samples - signal)
+    rank, spike, high, low = _noise_shape(samples - signal, max(_precision(grad_full), _precision(grad_samples)))
     norm = float(torch.linalg.matrix_norm(signal, 2))
     bound = rank * min(threshold, spike + norm) ** 2 + energy
     limit = min(signal.shape) / (25 * rank**2) if rank else 1.0
@@ -271,10 +271,16 @@ def _exact_matrix(array: Any, name: str, *, ndim: int = 2) -> Tensor:
         raise TypeError(f"{name} must be a dense {ndim}-D array of real numbers, got {tensor.dtype}, {tensor.layout}")
     if tensor.ndim != ndim or tensor.numel() == 0:
         raise ValueError(f"{name} must be a {ndim}-D array and not empty, got shape {tuple(tensor.shape)}")
-    exact = tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
+    exact = tensor.to(exact_dtype(tensor))
     if not bool(torch.isfinite(exact).all()):
         raise ValueError(f"{name} must be finite, got nan or infinite entries")
     return exact
+
+
+def _precision(array: Any) -> float:
+    """Relative spacing of the numbers that an array came in."""
+    dtype = array.dtype if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array)).dtype
+    return torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
 
 
 def _radius_with_mean(lengths: Tensor, mean: float) -> float:
@@ -287,11 +293,11 @@ def _radius_with_mean(lengths: Tensor, mean: float) -> float:
     sums = torch.cumsum(ordered, 0) - ordered
     remaining = n - torch.arange(n, dtype=ordered.dtype, device=ordered.device)
     means = (sums + remaining * ordered) / n
-    i = int(torch.searchsorted(means, mean))
+    i = min(int(torch.searchsorted(means, mean)), n - 1)  # rounding may put it one too far
     return float((mean * n - sums[i]) / remaining[i])
 
 
-def _noise_shape(noise: Tensor) -> tuple[int, float, float, float]:
+def _noise_shape(noise: Tensor, precision: float) -> tuple[int, float, float, float]:
     """Largest rank and spectral norm of the samples; anisotropy of their singular vectors, estimated twice.
 
     The plain estimate is the norm of a mean of projectors, which is too large for few samples. The other takes the
@@ -301,7 +307,7 @@ def _noise_shape(noise: Tensor) -> tuple[int, float, float, float]:
     spike = float(values.amax())
     if spike == 0:
         return 0, 0.0, 1.0, 1.0
-    present = values > spike * (max(noise.shape[-2:]) * torch.finfo(noise.dtype).eps * 10)
+    present = values > spike * (10 * max(noise.shape[-2:]) * precision)
     rank = int(present.sum(-1).amax())
     high, low = 0.0, 0.0 if len(noise) > 1 else math.nan
     for vectors in (left * present[:, None, :], right.mT * present[:, None, :]):

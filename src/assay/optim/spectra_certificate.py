@@ -18,7 +18,7 @@ from torch import Tensor
 
 from assay.certificate import Certificate
 from assay.optim.spectra_rule import TOLERANCE, PlannedStep, SpectralOptimizer, weight_norm_certificate
-from assay.optim.spectral import spectral_norm
+from assay.optim.spectral import exact_dtype, spectral_norm
 from assay.result import Result
 from assay.validation import check_integer
 
@@ -233,7 +233,7 @@ class SpectraCertificate:
         square_sum = 0.0
         for plan, start, has_moved in zip(self._planned, before, moved, strict=True):
             position, weights = self._position[plan.parameter], plan.parameter.detach()
-            exact = torch.float32 if weights.device.type == "mps" else torch.float64
+            exact = exact_dtype(weights)
             length = float(torch.linalg.vector_norm(weights.to(exact)))
             square_sum += length**2
             check.norms[position] = spectral_norm(weights)

@@ -199,8 +199,8 @@ class SpectraAdamW(IntegratedSpectra):
 
     Notes
     -----
-    With ``clip=None`` or infinity the steps are those of ``torch.optim.AdamW``, bit for bit. Memory: the two moments,
-    as in AdamW.
+    With ``clip=None`` or infinity the steps are those of ``torch.optim.AdamW``, bit for bit, and its checkpoints can be
+    loaded. Memory: the two moments, as in AdamW. A loop compiled with :func:`torch.compile` runs the step eagerly.
 
     References
     ----------

@@ -254,7 +254,7 @@ def clip_gradients_spectral_(
     for batch, members in _batches(gradients):
         exceeded += int((largest_singular_values(batch) > threshold).sum())
         for gradient, clipped in zip(members, soft_clip(batch, threshold, method, steps), strict=True):
-            gradient.copy_(clipped.view_as(gradient))
+            gradient.copy_(clipped.reshape(gradient.shape))
     return exceeded
 
 
@@ -287,12 +287,12 @@ def clip_tensors(
     matrices = [(i, t) for i, t in enumerate(tensors) if t.ndim >= 2]
     if not batched:
         for i, tensor in matrices:
-            clipped[i] = clip(as_matrix(tensor)).view_as(tensor)
+            clipped[i] = clip(as_matrix(tensor)).reshape(tensor.shape)
     else:
         position = {id(t): i for i, t in matrices}
         for batch, members in _batches([t for _, t in matrices]):
             for tensor, one in zip(members, clip(batch), strict=True):
-                clipped[position[id(tensor)]] = one.view_as(tensor)
+                clipped[position[id(tensor)]] = one.reshape(tensor.shape)
     return [t for t in clipped if t is not None]
 
 
@@ -317,7 +317,7 @@ def normalize(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"])
     chosen = _resolve(method, x)
     if chosen == "newton_schulz":
         return (_orthogonalize(x, _NORMALIZE_STEPS if ns_steps == "auto" else ns_steps) * c).to(x.dtype)
-    wide, transposed = _wide(x.to(_exact_dtype(x)))
+    wide, transposed = _wide(x.to(exact_dtype(x)))
     if chosen == "eigh":
         squares, vectors = torch.linalg.eigh(_gram(wide))
         # What the decomposition cannot tell from zero has no direction to keep.
@@ -333,7 +333,7 @@ def normalize(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"])
 
 def largest_singular_values(x: Tensor) -> Tensor:
     """Largest singular value of every matrix of a batch, in the widest float of the device."""
-    wide, _ = _wide(x.to(_exact_dtype(x)))
+    wide, _ = _wide(x.to(exact_dtype(x)))
     return torch.linalg.eigvalsh(_gram(wide))[..., -1].clamp_min(0).sqrt()
 
 
@@ -345,7 +345,12 @@ def spectral_norm(x: Tensor) -> float:
     if not are_finite([x])[0]:
         return math.nan
     matrix = as_matrix(x) if x.ndim >= 2 else x.reshape(-1, 1)
-    return float(torch.linalg.svdvals(matrix.to(_exact_dtype(x)))[0])
+    return float(torch.linalg.svdvals(matrix.to(exact_dtype(x)))[0])
+
+
+def exact_dtype(x: Tensor) -> torch.dtype:
+    """The widest float of the device: Apple's GPUs have no float64."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def are_finite(tensors: Sequence[Tensor]) -> list[bool]:
@@ -407,10 +412,6 @@ def _working_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _exact_dtype(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-
-
 def _wide(x: Tensor) -> tuple[Tensor, bool]:
     """The matrix with no more rows than columns, and whether that is the transpose."""
     return (x.mT, True) if x.shape[-2] > x.shape[-1] else (x, False)
@@ -434,8 +435,8 @@ def _by_decomposition(x: Tensor, factor: Callable[[Tensor], Tensor], method: str
         wide, transposed = _wide(x.to(_working_dtype(x)))
         gram = _gram(wide / unit)
         narrow = bool(_largest_eigenvalue_bound(gram).amax() <= _FLOAT32_RATIO**2)
-        if not narrow and wide.dtype != _exact_dtype(x):
-            wide = wide.to(_exact_dtype(x))
+        if not narrow and wide.dtype != exact_dtype(x):
+            wide = wide.to(exact_dtype(x))
             gram = _gram(wide / unit)
         squares, vectors = torch.linalg.eigh(gram)
         squares = squares.clamp_min(0)
@@ -444,7 +445,7 @@ def _by_decomposition(x: Tensor, factor: Callable[[Tensor], Tensor], method: str
             excess = 1.0 - factor(squares)
             result = wide - ((vectors * excess.unsqueeze(-2)) @ vectors.mT) @ wide
             return (result.mT if transposed else result).to(x.dtype)
-    left, values, right = torch.linalg.svd(x.to(_exact_dtype(x)), full_matrices=False)
+    left, values, right = torch.linalg.svd(x.to(exact_dtype(x)), full_matrices=False)
     return ((left * (values * factor((values / unit) ** 2)).unsqueeze(-2)) @ right).to(x.dtype)
 
 

@@ -29,7 +29,7 @@ PSSN = "pssn"
 SSN = "ssn"
 BLOCK_200 = "hpssn, block 200"
 BLOCK_ALL = "hpssn, block n + m"
-CONSTANT = "constant damping"
+FULL_STEPS = "full steps"
 MONOTONE = "monotone acceptance"
 PRM = "PRM+"
 SIMULTANEOUS = "PRM+, simultaneous"
@@ -73,7 +73,7 @@ class MatrixGameStudy(Study):
         Contender(SSN, "ablation", "Newton steps from uniform strategies, no PRM+"),
         Contender(BLOCK_200, "ablation", "first block of 200 iterations"),
         Contender(BLOCK_ALL, "ablation", "first block of n + m iterations"),
-        Contender(CONSTANT, "ablation", "step 30 / ||A||, damping 30, never changed: the first published constants"),
+        Contender(FULL_STEPS, "ablation", "every Newton step in full; step size 30 / ||A||, damping 30 without a cap"),
         Contender(MONOTONE, "ablation", "a Newton step is taken only as far as the residual falls"),
         Contender(PRM, "incumbent", f"alternating PRM+, quadratic averages, up to {CAP:g} times as long as ours"),
         Contender(SIMULTANEOUS, "incumbent", f"simultaneous PRM+, up to {CAP:g} times as long as ours"),
@@ -300,7 +300,7 @@ class MatrixGameStudy(Study):
             _race_highs_on_squares(measurement, problem)
         elif contender in (OPEN_SPIEL, NASHPY):
             _race_library(measurement, problem, contender)
-        elif contender in (CONSTANT, MONOTONE):
+        elif contender in (FULL_STEPS, MONOTONE):
             _measure_ablated_newton(measurement, problem, contender)
         else:
             for game in problem["games"]:
@@ -477,8 +477,8 @@ def _measure_ablated_newton(measurement: Measurement, problem: dict[str, Any], c
 def _ablated_hpssn(game: Game, *, monotone: bool, max_newton: int = 60) -> tuple[list[tuple[float, float]], int]:
     """The schedule of hpssn around plainer Newton steps, for at most four trials: (seconds, gap) and number of steps.
 
-    With ``monotone``, steps of the same size and damping as ours are halved until the residual falls, and replaced by a
-    step of the splitting where it does not; else step size and damping are constants and every step is taken.
+    With ``monotone``, steps are damped as ours and halved until the residual falls, and replaced by a step of the
+    splitting where it does not; otherwise every step is taken in full, with the constants of a first prototype.
     """
     from assay.games.matrix_game import as_payoff
     from assay.games.regret_matching import RegretMatching

@@ -343,7 +343,7 @@ def time_steps(measurement: Measurement, seed: int, parameters: Mapping[str, Any
     for name in ("built in", "wrapper"):
         _add_ratio(measurement, "training_step_over_adamw", timings.ratio(name, "AdamW"), name)
 
-    widths, rows = parameters["step_widths"], {"SPECTRA": [], "Muon": []}
+    widths, rows = parameters["step_widths"], {"built in": [], "wrapper": [], "Muon": []}
     for width in widths:
         gradient = torch.randn(width, width, generator=generator)
 
@@ -355,7 +355,8 @@ def time_steps(measurement: Measurement, seed: int, parameters: Mapping[str, Any
         timings = interleave(
             {
                 "AdamW": step_of(lambda p: torch.optim.AdamW(p, lr=1e-2)),
-                "SPECTRA": step_of(lambda p: SpectraAdamW(p, lr=1e-2)),
+                "built in": step_of(lambda p: SpectraAdamW(p, lr=1e-2)),
+                "wrapper": step_of(lambda p: Spectra(torch.optim.AdamW(p, lr=1e-2))),
                 "Muon": step_of(lambda p: torch.optim.Muon(p, lr=1e-2)),
             },
             repeats=20 if width <= 256 else 3,
