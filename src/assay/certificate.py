@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsFloat
 
-__all__ = ["Assumption", "Certificate", "CertificateError"]
+__all__ = ["Assumption", "Certificate", "CertificateError", "side_by_side"]
 
 Relation = Literal["<=", ">="]
 
@@ -145,10 +145,13 @@ class Certificate:
         # Two certificates with the same nan are the same certificate, which the comparison of floats denies.
         if not isinstance(other, Certificate):
             return NotImplemented
-        return self.to_dict() == other.to_dict()
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.statement, _json_float(self.value), _json_float(self.bound), self.relation, self.assumptions
 
     @property
     def holds(self) -> bool:
@@ -180,8 +183,8 @@ class Certificate:
         return self
 
     def __str__(self) -> str:
-        line = f"{'holds' if self.holds else 'FAILS'}: {self.statement}: "
-        line += f"{self.value:.6g} {self.relation} {self.bound:.6g}"
+        value, bound = side_by_side(self.value, self.bound)
+        line = f"{'holds' if self.holds else 'FAILS'}: {self.statement}: {value} {self.relation} {bound}"
         if self.assumptions:
             line += " [if " + "; ".join(str(a) for a in self.assumptions) + "]"
         return " ".join(line.split())
@@ -218,10 +221,40 @@ class Certificate:
         return cls.from_dict(json.loads(text))
 
 
+def side_by_side(value: float, bound: float, digits: int = 6) -> tuple[str, str]:
+    """Write two numbers with ``digits`` digits, or with as many more as it takes to tell them apart.
+
+    Parameters
+    ----------
+    value, bound : float
+        What is compared.
+    digits : int, default=6
+        Significant digits.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> from assay.certificate import side_by_side
+    >>> side_by_side(0.1234567, 1), side_by_side(1 + 1e-9, 1)
+    (('0.123457', '1'), ('1.000000001', '1'))
+    """
+    texts = f"{value:.{digits}g}", f"{bound:.{digits}g}"
+    if texts[0] != texts[1] or not abs(value - bound) > 0 or digits >= 17:
+        return texts
+    return side_by_side(value, bound, digits + 1)
+
+
 def _real(name: str, number: SupportsFloat) -> float:
     """``number`` as a float; a numpy scalar or a 0-d array or tensor will do, a string or a vector will not."""
     if isinstance(number, str | bytes) or getattr(number, "ndim", 0) != 0:
         raise TypeError(f"{name} must be a real number, got {number!r}")
+    if "complex" in str(getattr(number, "dtype", "")):  # of which float() takes the real part
+        raise TypeError(f"{name} must be a real number, got {number!r}")
+    if hasattr(number, "detach"):  # torch warns about a number that gradients flow through
+        number = number.detach()
     try:
         return float(number)
     except OverflowError:

@@ -34,7 +34,7 @@ class Result:
     Raises
     ------
     ValueError
-        If the arrays of ``history`` differ in length.
+        If the arrays of ``history`` differ in length, or one is a single number.
 
     Examples
     --------
@@ -60,8 +60,8 @@ class Result:
     def __post_init__(self) -> None:
         object.__setattr__(self, "certificates", tuple(self.certificates))
         history = {name: np.asarray(column) for name, column in self.history.items()}
-        lengths = {name: len(column) for name, column in history.items()}
-        if len(set(lengths.values())) > 1:
+        lengths = {name: len(column) if column.ndim else "a single number" for name, column in history.items()}
+        if len(set(lengths.values())) > 1 or "a single number" in lengths.values():
             raise ValueError(f"history must have columns of equal length, got {lengths}")
         object.__setattr__(self, "history", history)
 
@@ -158,6 +158,7 @@ def _brief(content: Any) -> str:
     shape = getattr(content, "shape", None)
     if shape and np.prod(shape) > 6:
         kind = type(content).__name__ if type(content) is not np.ndarray else "array"
-        return f"<{kind} of shape {tuple(shape)}, {content.dtype}>"
+        dtype = f", {content.dtype}" if hasattr(content, "dtype") else ""  # which a data frame has not
+        return f"<{kind} of shape {tuple(shape)}{dtype}>"
     text = " ".join(repr(content).split())
     return text if len(text) <= 100 else text[:97] + "..."

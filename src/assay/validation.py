@@ -108,7 +108,14 @@ def as_float_array(
     dims = (ndim,) if isinstance(ndim, int) else tuple(ndim)
     wanted = f"a finite {' or '.join(f'{d}-D' for d in dims)} array"
     if hasattr(array, "detach"):  # a tensor that requires grad or lives on another device has no __array__
-        array = array.detach().cpu().numpy()
+        array = array.detach().cpu()
+        if "bfloat16" in str(array.dtype):  # which numpy does not have
+            array = array.float()
+        if "strided" not in str(getattr(array, "layout", "strided")):
+            raise TypeError(f"{name} must be {wanted}, got a tensor of layout {array.layout}")
+        array = array.numpy()
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):  # numpy would unveil what is under the mask
+        raise ValueError(f"{name} must be {wanted}, got {np.ma.count_masked(array)} masked entries")
     try:
         raw = np.asarray(array)
     except ValueError as error:  # ragged nested sequences
@@ -119,16 +126,21 @@ def as_float_array(
         if raw.dtype.kind != "O":
             raise TypeError(f"{name} must be {wanted} of real numbers, got dtype {raw.dtype}")
         try:
-            if any(item is None for item in raw.flat):  # which numpy would turn into nan
-                raise TypeError("None is not a number")
+            if any(item is None or isinstance(item, str | bytes) for item in raw.flat):
+                raise TypeError("numpy would turn None into nan and read the number in a string")
             raw = raw.astype(dtype)
+        except OverflowError as error:
+            raise ValueError(
+                f"{name} must be {wanted}, got an integer that is too large for {dtype.__name__}"
+            ) from error
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be {wanted} of real numbers, got objects of other types") from error
     if raw.ndim not in dims:
         raise ValueError(f"{name} must be {wanted}, got shape {raw.shape}")
     if not allow_empty and raw.size == 0:
         raise ValueError(f"{name} must be {wanted} and not empty, got shape {raw.shape}")
-    converted = raw.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+        converted = raw.astype(dtype, copy=False)
     n_bad = int(np.count_nonzero(~np.isfinite(converted)))
     if n_bad:
         raise ValueError(f"{name} must be {wanted}, got {n_bad} nan or infinite entries")
@@ -332,7 +344,10 @@ def check_real(
     scalar = number.item() if getattr(number, "ndim", None) == 0 and hasattr(number, "item") else number
     if isinstance(scalar, bool | np.bool_) or not isinstance(scalar, numbers.Real):
         raise TypeError(f"{name} must be a real number, got {number!r}")
-    value = float(scalar)
+    try:
+        value = float(scalar)
+    except OverflowError:  # an integer
+        value = math.inf if scalar > 0 else -math.inf
     if math.isnan(value) or (math.isinf(value) and not allow_infinite):
         raise ValueError(f"{name} must be finite, got {value}")
     if above is not None and not value > above:

@@ -462,6 +462,7 @@ def test_arguments_are_left_alone():
         ([[0, np.inf], [1, 2]], ValueError, "1 nan or infinite entries"),
         ([[1j, 0]], TypeError, "real numbers"),
         ([["a", "b"]], TypeError, "real numbers"),
+        ([[1e305, -1e305], [0, 1]], ValueError, r"payoff must have entries of at most 1e\+300, got 1e\+305"),
     ],
 )
 def test_bad_payoffs(payoff, error, message):

@@ -101,7 +101,7 @@ class TestTracker:
         assert tracker.result().clipped_fraction == 0.5
 
     def test_an_optimizer_that_does_not_clip_is_caught(self, monkeypatch):
-        monkeypatch.setattr("assay.optim.spectra_rule.spectral.soft_clip", lambda x, *_: x)
+        monkeypatch.setattr("assay.optim.spectra_rule.spectral_kernels.soft_clip", lambda x, *_: x)
         p = parameter((6, 4))
         optimizer = SpectraAdamW([p], lr=0.3, clip=0.1)
         tracker = SpectraCertificate(optimizer)

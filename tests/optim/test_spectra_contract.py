@@ -5,7 +5,6 @@ import gc
 import io
 import os
 import pickle
-import socket
 import subprocess
 import sys
 
@@ -353,9 +352,9 @@ def test_a_wrapper_of_a_fused_base():
 WORKER = """
 import sys, torch, torch.distributed as dist
 from assay.optim.spectra import Spectra, SpectraAdamW, SpectraSignum
-rank, port = int(sys.argv[1]), sys.argv[2]
+rank, meeting = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 for make in (
     lambda p: Spectra(torch.optim.AdamW(p, lr=1e-2), clip=1.0),
     lambda p: SpectraAdamW(p, lr=1e-2, clip=1.0),
@@ -381,11 +380,11 @@ dist.destroy_process_group()
 
 
 @pytest.mark.processes
-def test_two_ranks_agree_bit_for_bit(free_port):
+def test_two_ranks_agree_bit_for_bit(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), str(free_port)],
+            [sys.executable, "-c", WORKER, str(rank), str(tmp_path / "meeting")],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -394,10 +393,3 @@ def test_two_ranks_agree_bit_for_bit(free_port):
     ]
     errors = [worker.communicate(timeout=120)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
-
-
-@pytest.fixture
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

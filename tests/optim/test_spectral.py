@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.optim import spectral
+from assay.optim import spectral, spectral_kernels
 from assay.optim.spectral import (
     clip_gradients_spectral_,
     hard_spectral_clip,
@@ -97,7 +97,7 @@ class TestKernelsAgainstTheSvd:
         x = with_singular_values(np.geomspace(100, 0.01, 24), 24, 60, dtype=torch.float32)
         reference = by_numpy(x, lambda s: s / np.sqrt(1 + s**2))
         fixed = soft_spectral_clip(x, 1.0, method="newton_schulz", ns_steps=10)
-        enough = soft_spectral_clip(x, 1.0, method="newton_schulz", ns_steps=spectral.newton_schulz_steps(1e4))
+        enough = soft_spectral_clip(x, 1.0, method="newton_schulz", ns_steps=spectral_kernels.newton_schulz_steps(1e4))
         assert relative_error(fixed, reference) > 0.2
         assert relative_error(enough, reference) < 1e-3
 
@@ -169,6 +169,13 @@ class TestKernelsAgainstTheSvd:
         constant = torch.full((5, 4), 7.0)
         clipped = hard_spectral_clip(constant, 1.0)
         torch.testing.assert_close(clipped, constant / (7 * math.sqrt(20)), rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_normalizing_never_exceeds_the_threshold(self, method, dtype):
+        x = with_singular_values(np.geomspace(1e3, 1e-12, 30), 30, 40, dtype=dtype)
+        normalized = spectral_normalize(x, 2.0, method=method)
+        assert float(torch.linalg.matrix_norm(normalized.double(), 2)) <= 2 * (1 + 1e-4)
 
     def test_normalizing_a_matrix_without_full_rank_keeps_its_rank(self):
         x = with_singular_values([5.0, 0.1], 6, 8)

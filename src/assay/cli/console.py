@@ -20,21 +20,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from assay.certificate import Certificate, CertificateError
+from assay.certificate import Certificate, CertificateError, side_by_side
 from assay.extras import MissingExtraError
 from assay.result import Result, to_jsonable
 
 __all__ = [
+    "BAD_INPUT",
+    "FAILED",
+    "INTERRUPTED",
     "JsonOption",
     "OutOption",
     "QuietOption",
     "certificate_table",
     "fail",
+    "is_narrow",
     "out",
     "present",
+    "print_json",
     "reporting_errors",
     "stderr",
     "waiting",
+    "warn",
 ]
 
 FAILED = 1
@@ -42,13 +48,55 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Also write the whole result as JSON to this file.")]
+_NARROW = 110
+
+
+def _check_out(path: Path | None) -> Path | None:
+    # Before the work starts, and not when there is an answer that cannot be written.
+    if path is not None and path.is_dir():
+        raise typer.BadParameter(f"{path} is a directory, and must be a file.")
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {path.parent}.")
+    return path
+
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", help="Also write the whole result as JSON to this file.", callback=_check_out),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader (``head`` has seen enough): the exit code still says what came of the command."""
+        self.quiet = True
+        _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def out() -> Console:
     """Console on standard output; wide when it is not a terminal, so that nothing is cut off in a file."""
-    return Console(width=None if sys.stdout.isatty() else 160, soft_wrap=not sys.stdout.isatty())
+    return _Console(width=None if sys.stdout.isatty() else 160, soft_wrap=not sys.stdout.isatty())
+
+
+def is_narrow(console: Console) -> bool:
+    """Whether a table of several columns of words would be squeezed."""
+    return console.width < _NARROW
+
+
+def print_json(content: Any) -> None:
+    """Print one line of strict JSON; pure ASCII where standard output is not in UTF-8."""
+    in_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    try:
+        print(json.dumps(content, allow_nan=False, ensure_ascii=not in_utf8), flush=True)
+    except BrokenPipeError:
+        _discard_stdout()
 
 
 def stderr() -> Console:
@@ -68,12 +116,10 @@ def reporting_errors(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        shown_before = warnings.showwarning
         warnings.showwarning = _show_warning
         try:
             return command(*args, **kwargs)
-        except BrokenPipeError:  # the reader, head for example, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
         except CertificateError as error:
             if os.environ.get("ASSAY_TRACEBACK"):
                 raise
@@ -85,6 +131,8 @@ def reporting_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except KeyboardInterrupt:
             stderr().print("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            warnings.showwarning = shown_before
 
     return wrapped
 
@@ -100,7 +148,12 @@ def _in_words(error: BaseException) -> str:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    line = " ".join(str(message).split())
+    warn(str(message))
+
+
+def warn(message: str) -> None:
+    """Print one line of warning on standard error."""
+    line = " ".join(message.split())
     stderr().print(f"[yellow]warning:[/] {escape(line)}", highlight=False)
 
 
@@ -127,7 +180,8 @@ def certificate_table(certificates: list[Certificate] | tuple[Certificate, ...])
         words = escape(certificate.statement)
         for assumption in certificate.assumptions:
             words += f"\n  [dim]if {escape(str(assumption))}[/]"
-        table.add_row(mark, words, f"{certificate.value:.6g}", f"{certificate.relation} {certificate.bound:.6g}")
+        value, bound = side_by_side(certificate.value, certificate.bound)
+        table.add_row(mark, words, value, f"{certificate.relation} {bound}")
     return table
 
 
@@ -155,11 +209,10 @@ def present(
         Where to write ``content``.
     """
     whole = content.to_dict() if isinstance(content, Result) else to_jsonable(content)
-    text = json.dumps(whole, allow_nan=False, ensure_ascii=False)
     if out_file is not None:
-        _write(out_file, text + "\n")
+        _write(out_file, json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n")
     if as_json:
-        print(text)
+        print_json(whole)
     else:
         console = out()
         facts = RichTable.grid(padding=(0, 2))
@@ -176,10 +229,17 @@ def present(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a file whole or not at all; what is no file, a pipe for example, is written to as it is."""
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        target = path.resolve()  # a link stays a link
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

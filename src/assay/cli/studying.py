@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from assay.cli.console import BAD_INPUT, FAILED, INTERRUPTED, QuietOption, fail, out, reporting_errors, stderr
+from assay.cli.console import (
+    FAILED,
+    INTERRUPTED,
+    QuietOption,
+    is_narrow,
+    out,
+    reporting_errors,
+    stderr,
+    waiting,
+    warn,
+)
 from assay.lab.study import Study
+
+if TYPE_CHECKING:
+    from assay.lab.verdict import Verdict
 
 __all__ = ["check_command", "report_command", "run_command"]
 
 DEFAULT_STORE = Path("assay-out")
+
+_MARKS = {"holds": "green", "not reproduced": "bold red", "not measured": "yellow"}
 
 _Engine = Annotated[str, typer.Option("--engine", help="Where cells are computed: local or ray.")]
 _Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Cells at a time; default: all cores.")]
@@ -45,23 +64,11 @@ def run_command(
 ) -> None:
     """Run studies; what is stored already is kept, so that the same command resumes a run."""
     chosen = _chosen(study)
-    again = f"assay run {' '.join(s.name for s in chosen)} --size {size}"
-    again += (f" --seeds {seeds}" if seeds else "") + (f" --out {out_dir}" if out_dir != DEFAULT_STORE else "")
-    failed = _run(
-        chosen,
-        again,
-        quiet,
-        size=size,
-        seeds=_parse_seeds(seeds),
-        engine=engine,
-        workers=workers,
-        threads=threads,
-        address=address,
-        timeout=timeout,
-        out=out_dir,
-        fresh=fresh,
-    )
-    claims_fail = _print_verdicts(chosen, size, out_dir, _parse_seeds(seeds))
+    how = {"engine": engine, "address": address, "workers": workers, "threads": threads, "timeout": timeout}
+    again = _command("run", *(s.name for s in chosen), size=size, seeds=seeds, out=out_dir, **how)
+    numbers = _parse_seeds(seeds)
+    failed = _run(chosen, again, quiet, size=size, seeds=numbers, out=out_dir, fresh=fresh, **how)
+    claims_fail = _print_verdicts(chosen, size, out_dir, numbers)
     if failed or claims_fail:
         raise typer.Exit(FAILED)
 
@@ -80,21 +87,9 @@ def check_command(
 ) -> None:
     """Run the quick studies and say of every claim what was promised, what was measured, and whether it holds."""
     chosen = _chosen(study or [])
-    again = f"assay check {' '.join(study or [])}".strip()
-    again += f" --out {out_dir}" if out_dir != DEFAULT_STORE else ""
-    failed = _run(
-        chosen,
-        again,
-        quiet,
-        size="quick",
-        engine=engine,
-        workers=workers,
-        threads=threads,
-        address=address,
-        timeout=timeout,
-        out=out_dir,
-        fresh=fresh,
-    )
+    how = {"engine": engine, "address": address, "workers": workers, "threads": threads, "timeout": timeout}
+    again = _command("check", *(study or []), out=out_dir, **how)
+    failed = _run(chosen, again, quiet, size="quick", out=out_dir, fresh=fresh, **how)
     claims_fail = _print_verdicts(chosen, "quick", out_dir)
     if failed or claims_fail:
         raise typer.Exit(FAILED)
@@ -104,12 +99,17 @@ def check_command(
 def report_command(
     out_dir: _Store = DEFAULT_STORE,
     to: Annotated[Path | None, typer.Option("--to", help="Where to write the pages; default: OUT/report.")] = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Write the report: a static site that opens from disk."""
     from assay import studies
     from assay.lab import Store, write_report
 
-    index = write_report(studies.available().values(), Store(out_dir), to or out_dir / "report")
+    store = Store(out_dir)
+    with waiting("writing the report", quiet):
+        index = write_report(studies.available().values(), store, to or out_dir / "report")
+    for path, why in store.set_aside:
+        warn(f"{path} is {why}; it is left out")
     out().print(f"report: {escape(str(index.resolve()))}", highlight=False)
 
 
@@ -119,6 +119,15 @@ def _chosen(names: Sequence[str]) -> list[type[Study]]:
     if not names:
         return list(studies.available().values())
     return list(dict.fromkeys(studies.find(name) for name in names))
+
+
+def _command(*words: str, **options: object) -> str:
+    """Line that a shell understands, with the options that are not what they are by default."""
+    usual = {"engine": "local", "threads": 1, "out": DEFAULT_STORE}
+    for name, value in options.items():
+        if value is not None and value != usual.get(name):
+            words += (f"--{name}", str(value))
+    return shlex.join(["assay", *words])
 
 
 def _parse_seeds(text: str | None) -> list[int] | None:
@@ -140,14 +149,11 @@ def _run(chosen: list[type[Study]], again: str, quiet: bool, **settings: object)
     try:
         with _progress(quiet) as callback:
             result = lab.run(chosen, progress=callback, **settings)  # type: ignore[arg-type]
-    except lab.StoreError as error:
-        raise fail(str(error), BAD_INPUT) from None
     except lab.RunInterruptedError as error:
         console.print(f"{error}\nresume with: {again}", highlight=False)
         raise typer.Exit(INTERRUPTED) from None
     for path, why in result.set_aside:
-        line = f"{path} is {why}; it was set aside and computed again"
-        console.print(f"[yellow]warning:[/] {escape(line)}", highlight=False)
+        warn(f"{path} is {why}; it was set aside and computed again")
     if result.n_stale:
         console.print(f"{result.n_stale} cells were made by other code and computed again", highlight=False)
     for record in result.failures:
@@ -188,29 +194,43 @@ def _print_verdicts(chosen: list[type[Study]], size: str, out_dir: Path, seeds: 
     """Print the table of claims; True when one does not hold."""
     from assay.lab import Store, Table, judge
 
-    table = RichTable(title=f"claims ({size})", title_justify="left", title_style="bold", pad_edge=False, box=None)
+    store, console = Store(out_dir), out()
+    verdicts = [verdict for study in chosen for verdict in judge(study, Table.load(store, study, size, seeds))]
+    console.print(f"[bold]claims ({escape(size)})[/]", highlight=False)
+    if is_narrow(console):
+        _print_in_lines(verdicts, console)
+    else:
+        console.print(_verdict_table(verdicts))
+    counts = dict.fromkeys(_MARKS, 0) | Counter(verdict.outcome for verdict in verdicts)
+    console.print("\n" + ", ".join(f"{count} {words}" for words, count in counts.items()), highlight=False)
+    return counts["holds"] < len(verdicts)
+
+
+def _verdict_table(verdicts: Sequence[Verdict]) -> RichTable:
+    table = RichTable(pad_edge=False, box=None)
     table.add_column("study", no_wrap=True)
     table.add_column("claim", overflow="fold", ratio=1)
-    table.add_column("promised", justify="right", no_wrap=True)
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("range", justify="right", no_wrap=True)
+    for column in ("promised", "measured", "range"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    counts = {"holds": 0, "not reproduced": 0, "not measured": 0}
-    marks = {"holds": "green", "not reproduced": "bold red", "not measured": "yellow"}
-    store = Store(out_dir)
-    for study in chosen:
-        for verdict in judge(study, Table.load(store, study, size, seeds)):
-            counts[verdict.outcome] += 1
-            spread = f"{verdict.lowest:.3g} .. {verdict.highest:.3g}" if verdict.n > 1 else ""
-            table.add_row(
-                study.name,
-                f"{escape(verdict.claim.id)} {escape(verdict.claim.statement)}",
-                verdict.promised,
-                f"{verdict.measured:.4g}",
-                spread,
-                f"[{marks[verdict.outcome]}]{verdict.outcome}[/]",
-            )
-    console = out()
-    console.print(table)
-    console.print("\n" + ", ".join(f"{count} {words}" for words, count in counts.items()), highlight=False)
-    return counts["holds"] < sum(counts.values())
+    for verdict in verdicts:
+        words = f"{escape(verdict.claim.id)} {escape(verdict.claim.statement)}"
+        table.add_row(verdict.study, words, *verdict.shown, _range(verdict), _mark(verdict))
+    return table
+
+
+def _print_in_lines(verdicts: Sequence[Verdict], console: Console) -> None:
+    for verdict in verdicts:
+        promised, measured = verdict.shown
+        spread = f" ({_range(verdict)})" if _range(verdict) else ""
+        console.print(f"[bold]{verdict.study}[/] {escape(verdict.claim.id)}  {_mark(verdict)}", highlight=False)
+        for line in (verdict.claim.statement, f"promised {promised}, measured {measured}{spread}"):
+            console.print(Padding(escape(line), (0, 0, 0, 4)), highlight=False)
+
+
+def _range(verdict: Verdict) -> str:
+    return f"{verdict.lowest:.3g} .. {verdict.highest:.3g}" if verdict.n > 1 else ""
+
+
+def _mark(verdict: Verdict) -> str:
+    return f"[{_MARKS[verdict.outcome]}]{verdict.outcome}[/]"

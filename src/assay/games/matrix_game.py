@@ -171,8 +171,20 @@ def gap_of(matrix: np.ndarray | sp.csr_array, x: np.ndarray, y: np.ndarray) -> f
 
 def as_payoff(payoff: PayoffLike, name: str = "payoff") -> np.ndarray | sp.csr_array:
     """Check a payoff matrix; sparse stays sparse (CSR, duplicates summed), everything else becomes float64."""
-    if not sp.issparse(payoff):
-        return as_float_array(payoff, name, ndim=2)
+    matrix = _as_csr(payoff, name) if sp.issparse(payoff) else as_float_array(payoff, name, ndim=2)
+    largest = max(float(matrix.max()), -float(matrix.min()))
+    if largest > _LARGEST_PAYOFF:
+        raise ValueError(
+            f"{name} must have entries of at most {_LARGEST_PAYOFF:g}, got {largest:g}: gaps would overflow"
+        )
+    return matrix
+
+
+# Differences of payoffs, and their products with weights, must be finite.
+_LARGEST_PAYOFF = 1e300
+
+
+def _as_csr(payoff: sp.spmatrix | sp.sparray, name: str) -> sp.csr_array:
     if np.iscomplexobj(payoff):
         raise TypeError(f"{name} must be a finite 2-D array of real numbers, got dtype {payoff.dtype}")
     if payoff.ndim != 2 or 0 in payoff.shape:
@@ -214,7 +226,7 @@ def project_simplex(point: ArrayLike) -> Float[np.ndarray, " actions"]:
 
     Examples
     --------
-    >>> from assay.games import project_simplex
+    >>> from assay.games.matrix_game import project_simplex
     >>> project_simplex([0.75, 0.75, -3.0])
     array([0.5, 0.5, 0. ])
     """

@@ -207,7 +207,7 @@ def residual_gap_bound(residual_norm: float, step_size: float, spectral_norm: fl
 
     Examples
     --------
-    >>> from assay.games import residual_gap_bound
+    >>> from assay.games.semismooth_newton import residual_gap_bound
     >>> residual_gap_bound(0.0, step_size=1.0, spectral_norm=5.0)
     0.0
     """

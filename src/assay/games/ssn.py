@@ -53,7 +53,7 @@ def solve_matrix_game(
     block: int | None = None,
     growth: float = 2.0,
     step_size: float | None = None,
-    damping: float = 20.0,
+    damping: float | None = None,
     switch_gap: float | None = None,
     alternating: bool = True,
     rtol: bool = False,
@@ -87,9 +87,10 @@ def solve_matrix_game(
         Factor from one block to the next, at least 1.
     step_size : float, optional
         Step constant of the splitting (the paper's gamma), in units of one over payoff; ``3 / ||A||_2`` by default.
-    damping : float, default=20.0
-        Regularisation of a Newton step divided by the norm of the residual (the paper's theta), as long as that is
-        between 1e-10 and 0.3.
+    damping : float, optional
+        Regularisation of a Newton step divided by the norm of the residual (the paper's theta); the regularisation is
+        kept between 1e-10 and 0.3. By default ``20 * sqrt(max(1, k / 100))``, k the smaller number of actions: large
+        games have more pieces to get lost between.
     switch_gap : float, optional
         For ``"pssn"``: switch to Newton steps at this duality gap (in the units of ``tol``) instead of after ``block``
         iterations.
@@ -149,6 +150,8 @@ def solve_matrix_game(
     block = max(100, (n_rows + n_columns) // 3) if block is None else check_integer(block, "block", minimum=1)
     growth = check_real(growth, "growth", minimum=1.0)
     step_size = None if step_size is None else check_real(step_size, "step_size", above=0.0)
+    if damping is None:
+        damping = 20.0 * math.sqrt(max(1.0, min(n_rows, n_columns) / 100))
     damping = check_real(damping, "damping", above=0.0)
     if switch_gap is not None:
         if method != "pssn":

@@ -315,21 +315,22 @@ def _shrink(forest, tail, head, time, outer):
     blossom = forest.free_nodes[height]
 
     # The cycle runs from the common ancestor down to the tail and back up from the head.
-    length = 0
+    depth = 0
     node = left
     while node != common:
-        inner = forest.top[forest.mate[forest.base[node]]]
-        forest.cycle[length], forest.cycle[length + 1] = node, inner
-        length += 2
+        depth += 2
+        node = _outer_above(forest, node)
+    length = depth + 1
+    forest.cycle[0] = common
+    node = left
+    while node != common:
+        partner = forest.mate[forest.base[node]]
+        inner = forest.top[partner]
+        forest.cycle[depth], forest.cycle[depth - 1] = node, inner
+        forest.link_tail[inner], forest.link_head[inner] = partner, forest.base[node]
         node = forest.top[forest.entry_tail[inner]]
-    forest.cycle[length] = common
-    length += 1
-    forest.cycle[:length] = forest.cycle[:length][::-1].copy()
-    for position in range(0, length - 1, 2):
-        above, inner, below = forest.cycle[position : position + 3]
-        forest.link_tail[above], forest.link_head[above] = forest.entry_tail[inner], forest.entry_head[inner]
-        forest.link_head[inner] = forest.base[below]
-        forest.link_tail[inner] = forest.mate[forest.base[below]]
+        forest.link_tail[node], forest.link_head[node] = forest.entry_tail[inner], forest.entry_head[inner]
+        depth -= 2
     forest.link_tail[left], forest.link_head[left] = tail, head
     node = right
     while node != common:
@@ -426,11 +427,11 @@ def _search(forest, root, indptr, indices, weights):
     outer = [np.int64(0) for _ in range(0)]
     inner = [np.int64(0) for _ in range(0)]
     reached = [np.int64(0) for _ in range(0)]
+    time = np.int64(0)
     forest.counter[1] = _NEVER
     forest.label[forest.top[root]] = OUTER
-    _make_outer(forest, forest.top[root], 0, outer)
+    _make_outer(forest, forest.top[root], time, outer)
     n_scanned = 0
-    time = np.int64(0)
     found = False
     while not found:
         while n_scanned < len(outer):

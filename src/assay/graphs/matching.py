@@ -300,8 +300,11 @@ def _certified(
 
 def _solve_with_networkx(costs: CityCosts) -> MatchingResult:
     matrix = costs.block(np.arange(costs.n))
+    # networkx subtracts the costs from the largest plus 1, in which small ones would drown.
+    _, exponent = math.frexp(np.abs(matrix).max())
+    scaled = np.ldexp(matrix, 10 - exponent)
     graph = nx.Graph()
-    graph.add_weighted_edges_from((i, j, float(matrix[i, j])) for i in range(costs.n) for j in range(i))
+    graph.add_weighted_edges_from((i, j, float(scaled[i, j])) for i in range(costs.n) for j in range(i))
     mate = np.empty(costs.n, dtype=np.int64)
     for i, j in nx.min_weight_matching(graph):
         mate[i], mate[j] = j, i

@@ -12,6 +12,7 @@ import datetime
 import importlib
 import re
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -27,9 +28,17 @@ __all__ = ["Cell", "CellRecord", "CellTimeoutError", "execute"]
 
 Status = Literal["done", "error", "timeout", "crashed", "refused"]
 
+# The name of a contender is part of file names, of which file systems take 255 bytes.
+_LONGEST_NAME = 80
+# A message may have a whole array in it, and is kept and shown with every failed cell.
+_LONGEST_MESSAGE = 20_000
 
-class CellTimeoutError(Exception):
-    """A cell took longer than it may."""
+
+class CellTimeoutError(BaseException):
+    """A cell took longer than it may.
+
+    Not an ``Exception``: a study that catches what an incumbent raises must not take this for it.
+    """
 
 
 @dataclass(frozen=True, order=True)
@@ -58,7 +67,18 @@ class Cell:
 
     @classmethod
     def of(cls, study: type[Study], size: str, contender: str, seed: int) -> Cell:
-        """Name the cell of a study class."""
+        """Name the cell of a study class.
+
+        Raises
+        ------
+        ValueError
+            If no other process could import the class.
+        """
+        if study.__module__ == "__main__" or "<locals>" in study.__qualname__:
+            raise ValueError(
+                f"{study.__qualname__} must be a class at the top of a module that workers can import, "
+                f"got one of {study.__module__}"
+            )
         return cls(study.name, size, contender, seed, f"{study.__module__}:{study.__qualname__}")
 
     def load(self) -> type[Study]:
@@ -72,7 +92,7 @@ class Cell:
     @property
     def file_name(self) -> str:
         """Relative path of the cell's file: readable, and unique whatever the contender is called."""
-        readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.contender).strip("-.") or "contender"
+        readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.contender)[:_LONGEST_NAME].strip("-.") or "contender"
         return f"{self.study}/{self.size}/{readable}-{zlib.crc32(self.contender.encode()):08x}/{self.seed:04d}.parquet"
 
     def __str__(self) -> str:
@@ -112,9 +132,10 @@ class CellRecord:
 
     @property
     def reason(self) -> str:
-        """Last line of the message, the one that says what went wrong."""
+        """Last line of the message, the one that says what went wrong, cut to a length that can be shown."""
         lines = self.message.strip().splitlines()
-        return lines[-1] if lines else ""
+        line = lines[-1].strip() if lines else ""
+        return line if len(line) <= 300 else line[:297] + "..."
 
 
 def execute(cell: Cell, *, threads: int = 1, timeout: float | None = None, expected_code: str = "") -> CellRecord:
@@ -155,26 +176,38 @@ def execute(cell: Cell, *, threads: int = 1, timeout: float | None = None, expec
             measurement = study.measure(
                 cell.contender, problem, study.measure_rng(cell.size, cell.seed, cell.contender)
             )
+        seconds = time.perf_counter() - started
         if not isinstance(measurement, Measurement):
             raise TypeError(f"measure must return a Measurement, got {type(measurement).__name__}")
-    except Exception as error:  # noqa: BLE001  whatever a study raises belongs into its record
-        status: Status = "timeout" if isinstance(error, CellTimeoutError) else "error"
-        message = str(error) if status == "timeout" else traceback.format_exc()
+        measurement.add("seconds_total", seconds)
+        measurement.add("certificates_failed", sum(not c.holds for _, c in measurement.certificates))
+        facts = environment(threads, study_class.contender(cell.contender).library)
+    except (Exception, CellTimeoutError, SystemExit) as error:  # noqa: BLE001  it belongs into the record
+        timed_out = isinstance(error, CellTimeoutError)
         return CellRecord(
-            cell, status, seconds=time.perf_counter() - started, message=message, code=code, environment={}
+            cell,
+            "timeout" if timed_out else "error",
+            seconds=time.perf_counter() - started,
+            message=str(error) if timed_out else _shortened(traceback.format_exc()),
+            code=code,
         )
-    seconds = time.perf_counter() - started
-    measurement.add("seconds_total", seconds)
-    measurement.add("certificates_failed", sum(not c.holds for _, c in measurement.certificates))
-    library = study_class.contender(cell.contender).library
-    return CellRecord(cell, "done", measurement, seconds, "", code, environment(threads, library))
+    return CellRecord(cell, "done", measurement, seconds, "", code, facts)
+
+
+def _shortened(message: str) -> str:
+    """The beginning and the end of a message that is very long."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    half = _LONGEST_MESSAGE // 2
+    return f"{message[:half]}\n... {len(message) - 2 * half} characters left out ...\n{message[-half:]}"
 
 
 @contextlib.contextmanager
 def _pinned(threads: int) -> Iterator[None]:
-    """Limit every thread pool that is loaded now or will be, so that timings of cells can be compared."""
-    import sys
+    """Limit the thread pools that are loaded, so that timings of cells can be compared.
 
+    Those of libraries that the cell imports follow the environment variables that engines set for their workers.
+    """
     import threadpoolctl
 
     with threadpoolctl.threadpool_limits(limits=threads):
@@ -197,9 +230,13 @@ def _time_limit(seconds: float | None) -> Iterator[None]:
         raise CellTimeoutError(f"gave up after {seconds:g} s")
 
     previous = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Once more every second, since an exception that is raised in a callback or a destructor goes nowhere.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
-        yield
-    finally:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:  # also when the time was up between the end of the cell and the line above
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

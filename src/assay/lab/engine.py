@@ -9,11 +9,13 @@ from __future__ import annotations
 import abc
 import contextlib
 import importlib
+import multiprocessing.resource_tracker
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -80,27 +82,40 @@ class LocalEngine(Engine):
         self._flying: dict[Future, tuple[Cell, float]] = {}
         # Cells that were in flight when a worker died: each is computed again, alone, to see which one it is.
         self._suspects: list[Cell] = []
+        self._on_trial = False
 
     @property
     def capacity(self) -> int:
         """How many more cells may be submitted now: none while suspects are tried alone."""
-        if self._suspects:
+        if self._suspects or (self._on_trial and self._flying):
             return 0
         return self.workers - len(self._flying)
 
     def submit(self, cell: Cell) -> None:
         """Start a cell."""
+        try:
+            self._start(cell)
+        except BrokenProcessPool:  # a worker has died since the last look
+            if self._flying:
+                self._suspects.append(cell)  # collect finds out who it was
+            else:
+                self._kill_pool()
+                self._start(cell)
+
+    def _start(self, cell: Cell) -> None:
+        code = code_hash(cell.load())
         if self._pool is None:
             self._pool = self._new_pool()
-        future = self._pool.submit(
-            execute, cell, threads=self.threads, timeout=self.timeout, expected_code=code_hash(cell.load())
-        )
+        with _interrupts_postponed():
+            future = self._pool.submit(execute, cell, threads=self.threads, timeout=self.timeout, expected_code=code)
         self._flying[future] = (cell, time.monotonic())
 
     def collect(self, patience: float) -> list[CellRecord]:
         """Wait for cells in flight and return the records of those that ended."""
-        if self._suspects and not self._flying:
-            self.submit(self._suspects.pop(0))
+        if not self._flying:
+            self._on_trial = bool(self._suspects)
+            if self._suspects:
+                self.submit(self._suspects.pop(0))
         alone = len(self._flying) == 1
         done, _ = wait(self._flying, timeout=patience, return_when=FIRST_COMPLETED)
         records, broken = [], False
@@ -170,11 +185,26 @@ class LocalEngine(Engine):
         self._kill_pool()
 
 
+@contextlib.contextmanager
+def _interrupts_postponed() -> Iterator[None]:
+    """Deliver Ctrl-C after the block: workers that are started in it inherit that, and do not die of it half-made."""
+    if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover  Windows
+        yield
+        return
+    # The first worker would start it, and starting it unblocks the signal.
+    multiprocessing.resource_tracker.ensure_running()
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
 def _start_worker(parent: int, path: Sequence[str]) -> None:
     """Make a worker import what its parent can, leave Ctrl-C to the parent, and die with it."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     sys.path[:] = path
 
     def watch() -> None:
@@ -272,7 +302,7 @@ class RayEngine(Engine):
         for ticket in late:
             cell, _ = self._flying.pop(ticket)
             self._ray.cancel(ticket, force=True)
-            why = f"gave up after {self.timeout:g} s (the worker had to be killed)"
+            why = f"gave up after {self.timeout:g} s (no node was free, or the worker had to be killed)"
             records.append(_lost(cell, "timeout", why))
         return records
 
@@ -292,8 +322,9 @@ def _lost(cell: Cell, status: Status, why: str) -> CellRecord:
 
 def _source_of(package: str) -> Path:
     """Directory of a package, or the file of a module that is not one."""
-    file = Path(importlib.import_module(package).__file__ or "")
-    return file.parent if file.name == "__init__.py" else file
+    module = importlib.import_module(package)
+    directories = list(getattr(module, "__path__", []))  # a namespace package has no file
+    return Path(directories[0] if directories else str(module.__file__))
 
 
 def make_engine(

@@ -8,6 +8,7 @@ it again goes on where it stopped.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections import deque
@@ -17,13 +18,15 @@ from pathlib import Path
 
 from assay.lab.cell import Cell, CellRecord
 from assay.lab.engine import Engine, make_engine
-from assay.lab.provenance import code_hash
+from assay.lab.provenance import code_hash, packages
 from assay.lab.store import Store
-from assay.lab.study import Study
+from assay.lab.study import Measurement, Study
+from assay.validation import check_integer
 
 __all__ = ["Run", "RunInterruptedError", "plan", "run"]
 
 _POLL_SECONDS = 0.25
+_LONGEST_TIMEOUT = 1e8  # three years, which timers of all systems can count
 
 
 class RunInterruptedError(KeyboardInterrupt):
@@ -95,17 +98,21 @@ def plan(studies: Iterable[type[Study]], size: str = "quick", seeds: Sequence[in
     Raises
     ------
     ValueError
-        If a study has no such size, or a seed is negative or missing.
+        If a study has no such size or contradicts itself, or a seed is negative or missing.
+    TypeError
+        If a seed is not an integer.
     """
+    wanted = None if seeds is None else [check_integer(seed, "seeds", minimum=0) for seed in seeds]
+    if wanted == []:
+        raise ValueError("seeds must be a non-empty sequence of integers >= 0, got none")
     cells = []
     for study in studies:
+        study.check_declarations()
         if size not in study.sizes:
             raise ValueError(f"size must be one of {', '.join(study.sizes)} for {study.name}, got {size!r}")
-        chosen = range(study.seeds[size]) if seeds is None else seeds
-        if not len(chosen) or min(chosen) < 0:
-            raise ValueError(f"seeds must be a non-empty sequence of integers >= 0, got {list(chosen)}")
-        cells += [Cell.of(study, size, c.name, seed) for seed in dict.fromkeys(chosen) for c in study.contenders]
-    return tuple(cells)
+        chosen = range(study.seeds[size]) if wanted is None else wanted
+        cells += [Cell.of(study, size, contender.name, seed) for seed in chosen for contender in study.contenders]
+    return tuple(dict.fromkeys(cells))
 
 
 def run(
@@ -139,7 +146,7 @@ def run(
     address : str, optional
         Of the Ray cluster.
     workers : int, optional
-        Cells in flight; the number of processors divided by ``threads`` by default.
+        Cells in flight; the number of processors that this process may use, divided by ``threads``, by default.
     threads : int, default=1
         Threads per cell.
     timeout : float, optional
@@ -167,17 +174,20 @@ def run(
     codes = {study.name: code_hash(study) for study in studies}
     if threads < 1 or (workers is not None and workers < 1):
         raise ValueError(f"workers and threads must be at least 1, got {workers} and {threads}")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout must be greater than 0, got {timeout}")
+    if timeout is not None and not 0 < timeout <= _LONGEST_TIMEOUT:
+        raise ValueError(f"timeout must be greater than 0 and at most {_LONGEST_TIMEOUT:g} seconds, got {timeout}")
     store = Store(out)
     store.prepare()
     result = Run(cells, set_aside=store.set_aside)
-    if workers is None:
-        workers = max(1, (os.cpu_count() or 1) // threads)
     if isinstance(engine, str):
-        packages = dict.fromkeys(("assay", *(study.__module__.partition(".")[0] for study in studies)))
+        if workers is None:
+            from joblib import cpu_count  # which respects the limits of a container, as os.cpu_count does not
+
+            workers = max(1, cpu_count() // threads)
+        workers = min(workers, len(cells) or 1)  # a process that gets no cell would be started for nothing
+        shipped = tuple(dict.fromkeys(package for study in studies for package in packages(study)))
         engine = make_engine(
-            engine, workers=workers, threads=threads, timeout=timeout, address=address, packages=tuple(packages)
+            engine, workers=workers, threads=threads, timeout=timeout, address=address, packages=shipped
         )
     with engine:
         try:
@@ -203,12 +213,12 @@ def _work(
             busy = 0
             while waiting and engine.capacity > 0 and busy < len(waiting):
                 cell = waiting.popleft()
-                locks[cell] = contextlib.ExitStack()
-                if not store.try_lock(cell, locks[cell]):
-                    del locks[cell]
+                stack = contextlib.ExitStack()
+                if not store.try_lock(cell, stack):
                     waiting.append(cell)
                     busy += 1
                     continue
+                locks[cell] = stack
                 # Looked up under the lock: another runner may have finished it a moment ago.
                 stored = store.read(cell)
                 if stored is not None and _reusable(stored, codes[cell.study]) and not fresh:
@@ -222,13 +232,24 @@ def _work(
                 time.sleep(_POLL_SECONDS)  # only cells of other runners are left
                 continue
             for record in engine.collect(_POLL_SECONDS):
-                store.write(record)
-                locks.pop(record.cell).close()
-                result.computed.append(record)
-                progress(result, record)
+                kept = _store(store, record)
+                locks.pop(kept.cell).close()
+                result.computed.append(kept)
+                progress(result, kept)
     finally:
         for stack in locks.values():
             stack.close()
+
+
+def _store(store: Store, record: CellRecord) -> CellRecord:
+    """Store a record, or one that says why it cannot be stored; the rest of the run goes on."""
+    try:
+        store.write(record)
+    except (TypeError, ValueError, OverflowError) as error:  # what pyarrow and json raise
+        message = f"what was measured cannot be stored: {type(error).__name__}: {error}"
+        record = dataclasses.replace(record, status="error", measurement=Measurement(), message=message)
+        store.write(record)
+    return record
 
 
 def _reusable(record: CellRecord, code: str) -> bool:

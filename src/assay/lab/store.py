@@ -9,6 +9,7 @@ store from computing the same cell.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import time
@@ -48,12 +49,15 @@ _SCHEMA = pa.schema(
 )
 
 
-class StoreError(Exception):
+class StoreError(OSError):
     """The store cannot be used: not a directory, not writable, or the disk is full."""
 
 
 class Store:
     """A directory of finished cells.
+
+    Two objects, also of different processes, may share a directory; locks work between processes of one machine, and
+    on network disks as far as those implement ``flock``.
 
     Parameters
     ----------
@@ -134,14 +138,16 @@ class Store:
 
     def records(self, study: str, size: str | None = None) -> Iterator[CellRecord]:
         """Yield all records of a study that are there, in the order of their file names."""
-        for path in sorted(self.root.glob(f"cells/{study}/{size or '*'}/*/*.parquet")):
+        pattern = f"{glob.escape(study)}/{'*' if size is None else glob.escape(size)}/*/*.parquet"
+        for path in sorted((self.root / "cells").glob(pattern)):
             record = self._read_file(path)
             if record is not None:
                 yield record
 
     def sizes(self, study: str) -> list[str]:
         """Sizes of a study that have at least one file."""
-        return sorted({path.parent.parent.name for path in self.root.glob(f"cells/{study}/*/*/*.parquet")})
+        paths = (self.root / "cells").glob(f"{glob.escape(study)}/*/*/*.parquet")
+        return sorted({path.parent.parent.name for path in paths})
 
     @contextlib.contextmanager
     def locked(self, cells: Iterable[Cell]) -> Iterator[dict[Cell, bool]]:
@@ -156,13 +162,13 @@ class Store:
         name = self.root / "locks" / (cell.file_name.removesuffix(".parquet").replace("/", "__") + ".lock")
         with self._reporting("lock a cell in"):
             name.parent.mkdir(parents=True, exist_ok=True)
-            file = name.open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return False
-        stack.callback(file.close)
+            with contextlib.ExitStack() as opened:
+                file = opened.enter_context(name.open("ab"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                stack.push(opened.pop_all())
         return True
 
     def _read_file(self, path: Path) -> CellRecord | None:
@@ -171,9 +177,13 @@ class Store:
                 return _from_table(pq.read_table(file, page_checksum_verification=True))
         except FileNotFoundError:
             return None
-        except PermissionError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
-        except Exception as error:  # noqa: BLE001  pyarrow raises many kinds for damaged files
+        except MemoryError:
+            raise
+        except Exception as error:  # pyarrow raises many kinds for damaged files
+            # An error of the system (no permission, too many open files, a network disk that is gone) has a number, and
+            # says nothing about the file.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise StoreError(f"cannot read {path}: {error.strerror}") from error
             self._set_aside(path, f"damaged: {' '.join(str(error).split())[:200]}")
             return None
 
@@ -185,8 +195,8 @@ class Store:
             path.replace(target)
         except FileNotFoundError:  # another runner was faster
             return
-        except OSError as error:
-            raise StoreError(f"{path} is {why}, and cannot be set aside: {error.strerror}") from error
+        except OSError as error:  # who only reads the store can do without this file
+            why += f" (and cannot be moved: {error.strerror})"
         self.set_aside.append((path, why))
 
     @contextlib.contextmanager

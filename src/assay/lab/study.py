@@ -31,6 +31,9 @@ __all__ = ["Claim", "Contender", "Curve", "Measurement", "Paper", "Scalar", "Stu
 Role = Literal["method", "ablation", "incumbent"]
 Reduction = Literal["median", "mean", "min", "max"]
 
+# Names become directories of the store, on every file system.
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -54,13 +57,13 @@ class Paper:
 
     @property
     def year(self) -> str:
-        """The four digits at the end of the venue."""
-        return self.venue.split()[-1]
+        """The last four digits in a row of the venue, or nothing."""
+        return next(reversed(re.findall(r"\d{4}", self.venue)), "")
 
     def cite(self) -> str:
         """One line: authors, title, venue, arXiv."""
         source = f" arXiv:{self.arxiv}." if self.arxiv else ""
-        return f"{self.authors}. {self.title}. {self.venue}.{source}"
+        return " ".join(f"{part.rstrip('.')}." for part in (self.authors, self.title, self.venue)) + source
 
     def bibtex(self, key: str) -> str:
         """The entry for a bibliography."""
@@ -125,12 +128,12 @@ class Claim:
     versus : str, optional
         The contender to compare with.
     compare : {"ratio", "difference"}, default="ratio"
-        How to compare with ``versus``.
+        How to compare with ``versus``. A ratio to a negative number is nan, since its order is turned around.
     reduce : {"median", "mean", "min", "max"}, default="median"
         How to reduce over seeds and cases. A promise for every run is ``"max"`` with ``"<="`` or ``"min"``
         with ``">="``.
     case : str, default="*"
-        Shell pattern for the cases that count.
+        Name of the case that counts, or shell pattern for several.
     sizes : tuple of str, default=("quick", "full")
         The sizes at which the claim is judged.
     timed : bool, default=False
@@ -169,7 +172,7 @@ class Scalar:
     case: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """One measured line: what converged against what it cost."""
 
@@ -205,6 +208,7 @@ class Measurement:
 
     def add(self, metric: str, value: float, case: str = "") -> None:
         """Add one number; a metric may be added once per case."""
+        _check_words(metric=metric, case=case)
         if any(s.metric == metric and s.case == case for s in self.scalars):
             raise ValueError(f"metric {metric!r} was already added for case {case!r}")
         self.scalars.append(Scalar(metric, float(value), case))
@@ -222,14 +226,19 @@ class Measurement:
         y_log: bool = False,
     ) -> None:
         """Add one line. Curves of one name are drawn in one figure; use labels with units."""
+        _check_words(name=name, case=case, x_label=x_label, y_label=y_label)
         horizontal, vertical = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         if horizontal.ndim != 1 or horizontal.shape != vertical.shape:
             raise ValueError(f"x and y must be vectors of equal length, got {horizontal.shape} and {vertical.shape}")
-        self.curves.append(Curve(name, horizontal, vertical, case, x_label, y_label or name, x_log, y_log))
+        self.curves.append(Curve(name, horizontal, vertical, case, x_label, y_label or name, bool(x_log), bool(y_log)))
 
     def certify(self, certificates: Certificate | Iterable[Certificate], case: str = "") -> None:
         """Add the certificates of an answer."""
-        several = (certificates,) if isinstance(certificates, Certificate) else certificates
+        _check_words(case=case)
+        several = (certificates,) if isinstance(certificates, Certificate) else tuple(certificates)
+        for certificate in several:
+            if not isinstance(certificate, Certificate):
+                raise TypeError(f"certificates must be Certificate objects, got {certificate!r}")
         self.certificates.extend((case, certificate) for certificate in several)
 
 
@@ -329,6 +338,38 @@ class Study(abc.ABC):
         return curve_figures(self, table)
 
     @classmethod
+    def check_declarations(cls) -> None:
+        """Check that what the class declares fits together; a run does this before it computes anything.
+
+        Raises
+        ------
+        ValueError
+            If the name or a size cannot name a directory, names of contenders or claims repeat, a claim is about a
+            contender that there is not, or a size has no number of seeds.
+        """
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str) or not re.fullmatch(rf"{_WORD}/{_WORD}", name):
+            raise ValueError(
+                f"name of {cls.__qualname__} must be family/method in letters, digits, _, . and -, got {name!r}"
+            )
+        for size in cls.sizes:
+            if not re.fullmatch(_WORD, size):
+                raise ValueError(f"sizes of {name} must be named in letters, digits, _, . and -, got {size!r}")
+            if size not in cls.seeds:
+                raise ValueError(f"seeds of {name} must say how many seeds the size {size!r} has")
+        contenders = [contender.name for contender in cls.contenders]
+        for what, names in (("contenders", contenders), ("claims", [claim.id for claim in cls.claims])):
+            repeated = sorted({one for one in names if names.count(one) > 1})
+            if repeated:
+                raise ValueError(
+                    f"{what} of {name} must have different names, got {', '.join(repeated)} more than once"
+                )
+        for claim in cls.claims:
+            for about in (claim.contender, claim.versus):
+                if about is not None and about not in contenders:
+                    raise ValueError(f"claim {claim.id} of {name} is about {about!r}, which is not a contender")
+
+    @classmethod
     def contender(cls, name: str) -> Contender:
         """Look up a contender by its name."""
         for contender in cls.contenders:
@@ -345,6 +386,13 @@ class Study(abc.ABC):
     def measure_rng(cls, size: str, seed: int, contender: str) -> np.random.Generator:
         """Generator that a contender may use on the problem of a (size, seed)."""
         return np.random.default_rng([_stable_hash(cls.name, size, contender), seed])
+
+
+def _check_words(**arguments: Any) -> None:
+    # A number as the name of a case would be refused by the store, after the cell has been computed.
+    for name, words in arguments.items():
+        if not isinstance(words, str):
+            raise TypeError(f"{name} must be a string, got {words!r}")
 
 
 def _for_latex(words: str) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from assay.certificate import Assumption, Certificate
-from assay.optim.spectral import exact_dtype, hard_clip, soft_clip
+from assay.optim.spectral_kernels import exact_dtype, hard_clip, soft_clip
 from assay.result import Result
 from assay.validation import check_choice, check_real
 

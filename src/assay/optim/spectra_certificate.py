@@ -18,7 +18,8 @@ from torch import Tensor
 
 from assay.certificate import Certificate
 from assay.optim.spectra_rule import TOLERANCE, PlannedStep, SpectralOptimizer, weight_norm_certificate
-from assay.optim.spectral import exact_dtype, spectral_norm
+from assay.optim.spectral import spectral_norm
+from assay.optim.spectral_kernels import exact_dtype
 from assay.result import Result
 from assay.validation import check_integer
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from assay.certificate import Assumption, Certificate
-from assay.optim import spectral
+from assay.optim import spectral, spectral_kernels
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["PlannedStep", "SpectralOptimizer"]
@@ -284,10 +284,10 @@ def clip_directions(
 
     def clip_matrix(x: Tensor) -> Tensor:
         if method == "hard":
-            return spectral.hard_clip(x, threshold, "auto")
+            return spectral_kernels.hard_clip(x, threshold, "auto")
         if method == "normalize":
-            return spectral.normalize(x, threshold, "auto", ns_steps)
-        return spectral.soft_clip(x, threshold, method, ns_steps)
+            return spectral_kernels.normalize(x, threshold, "auto", ns_steps)
+        return spectral_kernels.soft_clip(x, threshold, method, ns_steps)
 
     def clip_one_vector(v: Tensor) -> Tensor:
         return spectral.clip_vector(v, threshold, settings["vector_rule"])

@@ -3,14 +3,7 @@ r"""Functions of the singular values of a matrix: clip them softly, clip them, o
 With :math:`X = P \operatorname{diag}(s) Q^\top`, the *soft* clip at ``c`` maps every singular value :math:`s` to
 :math:`s / \sqrt{1 + s^2/c^2}`, the *hard* clip maps it to :math:`\min(s, c)`, and *normalization* maps it to ``c``.
 None of them needs the singular vectors: each is :math:`f(X X^\top) X` for a scalar function ``f`` applied to the
-Gram matrix of the shorter side. Two kernels compute that without an SVD: an eigendecomposition of the Gram matrix in
-float64 (the accurate one, for processors), and a Newton-Schulz iteration made of matrix products only (for
-accelerators).
-
-Forming the Gram matrix squares the range of the singular values, so that a Newton-Schulz iteration in float32 loses
-digits as :math:`(s_{\max}/c)^2`. Soft clips compose, however: a clip at ``b`` followed by one at ``d`` is the clip at
-``c`` with :math:`1/c^2 = 1/b^2 + 1/d^2`. A large ratio is therefore worked off in stages of a moderate one, which
-costs the same number of products and loses digits as :math:`s_{\max}/c` only.
+Gram matrix of the shorter side (see :mod:`assay.optim.spectral_kernels`).
 """
 
 from __future__ import annotations
@@ -23,6 +16,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from assay.optim.spectral_kernels import (
+    exact_dtype,
+    hard_clip,
+    largest_singular_values,
+    normalize,
+    soft_clip,
+    working_dtype,
+)
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = [
@@ -34,20 +35,6 @@ __all__ = [
 
 Method = Literal["auto", "newton_schulz", "eigh", "svd"]
 
-# One stage of the Newton-Schulz soft clip reduces the range of the singular values by at most this factor.
-_STAGE_RATIO = 32.0
-# An iteration multiplies the eigenvalues that are still small by 9/4; quadratic convergence takes over for the last 4.
-_GROWTH = 9.0 / 4.0
-_FINAL_STEPS = 4
-# Within this range an eigendecomposition in float32 is good to 1e-5.
-_FLOAT32_RATIO = 10.0
-# Beyond this range the Gram matrix does not resolve the singular values near the threshold, not even in float64.
-_EIGH_RATIO = 1e5
-# The quintic of Muon raises small singular values 3.4-fold per step; the second one then converges cubically to 1.
-_MUON_QUINTIC = (3.4445, -4.7750, 2.0315)
-_CONVERGENT_QUINTIC = (15 / 8, -10 / 8, 3 / 8)
-_POLISHING_STEPS = 3
-_NORMALIZE_STEPS = 10
 # Batches of equal shapes are cut into pieces of at most this many entries, which bounds the temporary memory.
 _BATCH_ENTRIES = 1 << 24
 
@@ -164,7 +151,8 @@ def spectral_normalize(
     c : float, default=1.0
         The common singular value, positive and finite.
     method : {"auto", "newton_schulz", "eigh", "svd"}, default="auto"
-        As in :func:`soft_spectral_clip`. A singular value that is zero to working precision stays zero.
+        As in :func:`soft_spectral_clip`. Singular values that ``"eigh"`` does not resolve, below about 1e-5 of the
+        largest one, become zero.
     ns_steps : int or "auto", default="auto"
         Newton-Schulz steps: ``"auto"`` is 10. The last three of them converge, those before raise small singular
         values about 3.4-fold each, so that values below ``3.4 ** -(ns_steps - 3)`` of the Frobenius norm end below
@@ -268,7 +256,7 @@ def clip_vector(v: Tensor, c: float, rule: Literal["smooth", "code"]) -> Tensor:
 
     The rule ``"code"`` leaves a vector of norm at most ``c`` alone and jumps from ``c`` to ``c / sqrt(2)`` above.
     """
-    norm = torch.linalg.vector_norm(v, dtype=_working_dtype(v))
+    norm = torch.linalg.vector_norm(v, dtype=working_dtype(v))
     factor = 1.0 / torch.sqrt(1.0 + (norm / c) ** 2)
     if rule == "code":
         factor = torch.where(norm <= c, torch.ones_like(factor), factor)
@@ -296,47 +284,6 @@ def clip_tensors(
     return [t for t in clipped if t is not None]
 
 
-def soft_clip(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"]) -> Tensor:
-    """:func:`soft_spectral_clip` without the checks."""
-    match _resolve(method, x):
-        case "newton_schulz":
-            work = x.to(_working_dtype(x))
-            clipped = _soft_newton_schulz(work, c, ns_steps) if ns_steps != "auto" else _soft_in_stages(work, c)
-            return clipped.to(x.dtype)
-        case chosen:
-            return _by_decomposition(x, lambda s2: torch.rsqrt(1.0 + s2), chosen, c)
-
-
-def hard_clip(x: Tensor, c: float, method: str) -> Tensor:
-    """:func:`hard_spectral_clip` without the checks."""
-    return _by_decomposition(x, lambda s2: torch.rsqrt(s2.clamp_min(1.0)), "svd" if method == "svd" else "eigh", c)
-
-
-def normalize(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"]) -> Tensor:
-    """:func:`spectral_normalize` without the checks."""
-    chosen = _resolve(method, x)
-    if chosen == "newton_schulz":
-        return (_orthogonalize(x, _NORMALIZE_STEPS if ns_steps == "auto" else ns_steps) * c).to(x.dtype)
-    wide, transposed = _wide(x.to(exact_dtype(x)))
-    if chosen == "eigh":
-        squares, vectors = torch.linalg.eigh(_gram(wide))
-        # What the decomposition cannot tell from zero has no direction to keep.
-        floor = squares[..., -1:] * (squares.shape[-1] * torch.finfo(squares.dtype).eps)
-        inverse = torch.where(squares > floor, torch.rsqrt(squares), torch.zeros_like(squares))
-        result = c * (((vectors * inverse.unsqueeze(-2)) @ vectors.mT) @ wide)
-    else:
-        left, values, right = torch.linalg.svd(wide, full_matrices=False)
-        floor = values[..., :1] * (values.shape[-1] * torch.finfo(values.dtype).eps)
-        result = c * ((left * (values > floor).unsqueeze(-2)) @ right)
-    return (result.mT if transposed else result).to(x.dtype)
-
-
-def largest_singular_values(x: Tensor) -> Tensor:
-    """Largest singular value of every matrix of a batch, in the widest float of the device."""
-    wide, _ = _wide(x.to(exact_dtype(x)))
-    return torch.linalg.eigvalsh(_gram(wide))[..., -1].clamp_min(0).sqrt()
-
-
 def spectral_norm(x: Tensor) -> float:
     """Largest singular value by an SVD in the widest float of the device; nan if an entry is not finite.
 
@@ -346,11 +293,6 @@ def spectral_norm(x: Tensor) -> float:
         return math.nan
     matrix = as_matrix(x) if x.ndim >= 2 else x.reshape(-1, 1)
     return float(torch.linalg.svdvals(matrix.to(exact_dtype(x)))[0])
-
-
-def exact_dtype(x: Tensor) -> torch.dtype:
-    """The widest float of the device: Apple's GPUs have no float64."""
-    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def are_finite(tensors: Sequence[Tensor]) -> list[bool]:
@@ -402,21 +344,6 @@ def _check_clip(x: Any, c: Any, *, allow_infinite: bool = True) -> tuple[Tensor,
     return x, threshold
 
 
-def _resolve(method: str, x: Tensor) -> str:
-    if method != "auto":
-        return method
-    return "eigh" if x.device.type == "cpu" else "newton_schulz"
-
-
-def _working_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _wide(x: Tensor) -> tuple[Tensor, bool]:
-    """The matrix with no more rows than columns, and whether that is the transpose."""
-    return (x.mT, True) if x.shape[-2] > x.shape[-1] else (x, False)
-
-
 def _batches(tensors: Sequence[Tensor]) -> Iterable[tuple[Tensor, list[Tensor]]]:
     """Stacks of matrices of one shape, dtype and device, with the tensors that they were made of."""
     kinds: dict[tuple[tuple[int, ...], torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
@@ -427,99 +354,3 @@ def _batches(tensors: Sequence[Tensor]) -> Iterable[tuple[Tensor, list[Tensor]]]
         for start in range(0, len(members), size):
             piece = members[start : start + size]
             yield torch.stack([as_matrix(t) for t in piece]), piece
-
-
-def _by_decomposition(x: Tensor, factor: Callable[[Tensor], Tensor], method: str, unit: float) -> Tensor:
-    """``x`` with every singular value ``s`` multiplied by ``factor((s / unit) ** 2)``, which is 1 for ``s << unit``."""
-    if method == "eigh":
-        wide, transposed = _wide(x.to(_working_dtype(x)))
-        gram = _gram(wide / unit)
-        narrow = bool(_largest_eigenvalue_bound(gram).amax() <= _FLOAT32_RATIO**2)
-        if not narrow and wide.dtype != exact_dtype(x):
-            wide = wide.to(exact_dtype(x))
-            gram = _gram(wide / unit)
-        squares, vectors = torch.linalg.eigh(gram)
-        squares = squares.clamp_min(0)
-        if bool((squares[..., -1] <= _EIGH_RATIO**2).all()):
-            # What is taken away, not what is left: a matrix far below the threshold comes back to the last digit.
-            excess = 1.0 - factor(squares)
-            result = wide - ((vectors * excess.unsqueeze(-2)) @ vectors.mT) @ wide
-            return (result.mT if transposed else result).to(x.dtype)
-    left, values, right = torch.linalg.svd(x.to(exact_dtype(x)), full_matrices=False)
-    return ((left * (values * factor((values / unit) ** 2)).unsqueeze(-2)) @ right).to(x.dtype)
-
-
-def _gram(wide: Tensor) -> Tensor:
-    return wide @ wide.mT
-
-
-def newton_schulz_steps(a: float) -> int:
-    """Iterations that the inverse root needs when the eigenvalues lie in ``[1/a, 1]``."""
-    return math.ceil(math.log(a) / math.log(_GROWTH)) + _FINAL_STEPS
-
-
-def _soft_in_stages(x: Tensor, c: float) -> Tensor:
-    """Newton-Schulz soft clip with as many iterations and stages as the largest singular value asks for."""
-    wide, transposed = _wide(x / c)
-    gram = _gram(wide)
-    bound = _largest_eigenvalue_bound(gram)
-    largest = math.sqrt(float(bound.amax()))
-    n_stages = max(1, math.ceil(math.log(max(largest, 1.0)) / math.log(_STAGE_RATIO)))
-    reduction = largest ** (1 / n_stages)
-    remaining = 1.0  # of 1/c^2, in units in which c is 1
-    for stage in range(1, n_stages + 1):
-        threshold = largest / reduction**stage if stage < n_stages else remaining**-0.5
-        reach = largest / reduction ** (stage - 1) / threshold
-        # The last four iterations leave an error of 1e-9, which one more squares.
-        steps = newton_schulz_steps(1.0 + reach**2) + (x.dtype == torch.float64)
-        wide = _inverse_root(gram / threshold**2, bound / threshold**2, steps) @ wide
-        if stage < n_stages:
-            remaining -= threshold**-2
-            gram = _gram(wide)
-            bound = torch.full_like(bound, threshold**2)
-    return c * (wide.mT if transposed else wide)
-
-
-def _soft_newton_schulz(x: Tensor, c: float, steps: int) -> Tensor:
-    """Newton-Schulz soft clip with a given number of iterations, in one stage."""
-    wide, transposed = _wide(x)
-    gram = _gram(wide / c)
-    result = _inverse_root(gram, _largest_eigenvalue_bound(gram), steps) @ wide
-    return result.mT if transposed else result
-
-
-def _inverse_root(gram: Tensor, bound: Tensor, steps: int) -> Tensor:
-    """``(I + gram)^(-1/2)`` by the coupled Newton-Schulz iteration; no eigenvalue of ``gram`` is above ``bound``."""
-    scale = 1.0 + bound[..., None, None]
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    root = (gram + identity) / scale
-    correction = 1.5 * identity - 0.5 * root
-    inverse = correction
-    for _ in range(steps - 1):
-        root = root @ correction
-        correction = 1.5 * identity - 0.5 * (inverse @ root)
-        inverse = correction @ inverse
-    return inverse / scale.sqrt()
-
-
-def _largest_eigenvalue_bound(gram: Tensor) -> Tensor:
-    """An upper bound that is rarely 1.5 times too large: the fourth root of the sum of the fourth powers.
-
-    The largest absolute row sum, a bound too, takes the scale out and so prevents an overflow.
-    """
-    rows = gram.abs().sum(-1).amax(-1)
-    unit = gram / rows.clamp_min(torch.finfo(gram.dtype).tiny)[..., None, None]
-    return rows * torch.linalg.matrix_norm(unit @ unit).sqrt().clamp_max(1.0)
-
-
-def _orthogonalize(x: Tensor, steps: int) -> Tensor:
-    """Polar factor by Muon's quintic iteration, with convergent steps at the end."""
-    wide, transposed = _wide(x.to(_working_dtype(x)))
-    tiny = torch.finfo(wide.dtype).tiny
-    wide = wide / wide.abs().amax((-2, -1), keepdim=True).clamp_min(tiny)  # no overflow in the norm
-    y = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp_min(tiny)
-    polishing = min(steps, _POLISHING_STEPS)
-    for a, b, c in (steps - polishing) * [_MUON_QUINTIC] + polishing * [_CONVERGENT_QUINTIC]:
-        gram = y @ y.mT
-        y = a * y + (b * gram + c * (gram @ gram)) @ y
-    return y.mT if transposed else y

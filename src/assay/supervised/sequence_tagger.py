@@ -106,6 +106,10 @@ class SequenceTagger(BaseEstimator):
     An iteration of L-BFGS costs ``O(N n_tags)`` per feature of a position, a stochastic step ``O(n_samples)`` per
     feature; tagging a sequence of length ``L`` costs ``O(L n_tags^2)``.
 
+    The loss wants the scores of all wrong tags below ``-tau`` at once, which a linear model of few features cannot
+    always give. Features that name what is around a position (a window, or dicts of word and neighbours) bring the
+    accuracy close to that of a structured SVM; with hundreds of tags that one still learns more from the same data.
+
     The bound is for predictions from the true tag before. With transitions, tagging replaces it by a predicted one.
 
     References

@@ -487,7 +487,8 @@ def _ablated_hpssn(game: Game, *, monotone: bool, max_newton: int = 60) -> tuple
     begin = time.perf_counter()
     payoff = as_payoff(game.payoff)
     splitting = GameSplitting(payoff, relative_step=3.0 if monotone else 30.0)
-    damping, largest_regularization = (20.0, 0.3) if monotone else (30.0, math.inf)
+    by_size = 20.0 * math.sqrt(max(1.0, min(payoff.shape) / 100))
+    damping, largest_regularization = (by_size, 0.3) if monotone else (30.0, math.inf)
     matching, tol = RegretMatching(payoff), 1e-10 * game.largest
     length, n_newton, rows = max(100, sum(payoff.shape) // 3), 0, []
     for _ in range(4):
