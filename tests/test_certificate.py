@@ -1,3 +1,5 @@
+import copy
+import dataclasses
 import json
 import math
 import pickle
@@ -39,7 +41,11 @@ def test_holds_is_evaluated_anew_when_read():
     assert not Certificate.from_dict(content).holds
 
 
-@pytest.mark.parametrize("number", [1, np.float32(1), np.array(1.0), torch.tensor(1.0), True, 1.0])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "number",
+    [1, np.float32(1), np.array(1.0), torch.tensor(1.0), torch.tensor(1.0, requires_grad=True), True, 1.0],
+)
 def test_scalars_of_every_library_are_numbers(number):
     assert Certificate("s", number, number).value == 1.0
 
@@ -49,7 +55,9 @@ def test_an_integer_too_large_for_a_float_is_infinite():
     assert Certificate("s", -(10**400), 1).value == -math.inf
 
 
-@pytest.mark.parametrize("number", ["1", [1.0], np.ones(1), None, 1j])
+@pytest.mark.parametrize(
+    "number", ["1", [1.0], np.ones(1), None, 1j, np.complex128(1), torch.tensor(1j), torch.ones(1)]
+)
 def test_what_is_no_real_number_is_refused(number):
     with pytest.raises(TypeError, match="value must be a real number"):
         Certificate("s", number, 1.0)
@@ -90,3 +98,30 @@ def test_it_is_frozen_and_prints_on_one_line():
         certificate.value = 0.0
     assert "\n" not in str(certificate)
     assert str(certificate).startswith("FAILS")
+
+
+def test_equal_certificates_have_one_hash_and_survive_copying():
+    zero, minus_zero = Certificate("s", 0.0, 1), Certificate("s", -0.0, 1)
+    assert zero == minus_zero
+    assert len({zero, minus_zero}) == 1
+    nan = Certificate("s", math.nan, 1, assumptions=(Assumption("a", None),))
+    for again in (copy.copy(nan), copy.deepcopy(nan), pickle.loads(pickle.dumps(nan)), dataclasses.replace(nan)):
+        assert again == nan
+        assert hash(again) == hash(nan)
+    assert nan != dataclasses.replace(nan, assumptions=())
+    assert nan != "s"
+
+
+@pytest.mark.parametrize(
+    "value, bound, text",
+    [
+        (1 + 1e-12, 1.0, "1.000000000001 <= 1"),
+        (np.nextafter(1, 2), 1.0, "1.0000000000000002 <= 1"),
+        (1.0, 1.0, "1 <= 1"),
+        (math.inf, math.inf, "inf <= inf"),
+        (math.nan, math.nan, "nan <= nan"),
+        (1 / 3, 1e-10, "0.333333 <= 1e-10"),
+    ],
+)
+def test_numbers_that_differ_are_not_printed_as_equal(value, bound, text):
+    assert str(Certificate("s", value, bound)).endswith(f"s: {text}")

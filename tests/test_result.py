@@ -2,6 +2,7 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -41,6 +42,8 @@ def test_history_columns_have_one_length():
     assert isinstance(answer.history["gap"], np.ndarray)
     with pytest.raises(ValueError, match="equal length"):
         Answer(x=np.ones(2), history={"iteration": [1, 2], "gap": [0.1]})
+    with pytest.raises(ValueError, match="'gap': 'a single number'"):
+        Answer(x=np.ones(2), history={"gap": 0.1})
 
 
 def test_repr_fits_on_a_few_lines_and_dict_is_strict_json():
@@ -49,6 +52,7 @@ def test_repr_fits_on_a_few_lines_and_dict_is_strict_json():
     assert len(text.splitlines()) == 6
     assert "array of shape (1000,)" in text
     assert "1 of 2 hold" in text
+    assert "<DataFrame of shape (9, 9)>" in repr(Answer(x=pd.DataFrame(np.ones((9, 9)))))
     content = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
     assert content["x"][:2] == [0.0, 1.0]
     assert content["certificates"][1]["holds"] is False

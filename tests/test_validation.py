@@ -22,7 +22,9 @@ from assay.validation import (
         np.array([[1, 2]], dtype=np.float16),
         np.array([[True, True]]) + np.array([[0, 1]]),
         torch.tensor([[1.0, 2.0]], requires_grad=True),
+        torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16),
         np.array([[fractions.Fraction(1), fractions.Fraction(2)]]),
+        np.ma.array([[1.0, 2.0]]),
     ],
 )
 def test_numbers_of_every_kind_are_cast(array):
@@ -47,12 +49,22 @@ def test_an_array_that_needs_no_cast_is_not_copied():
         ([["x"]], TypeError, "real numbers, got dtype"),
         ([[None]], TypeError, "real numbers"),
         (None, TypeError, "real numbers"),
+        (np.array([["1", 2]], dtype=object), TypeError, "real numbers"),
+        ([[10**400]], ValueError, "too large for float64"),
+        (np.ma.array([[1.0, 2.0]], mask=[[True, False]]), ValueError, "a must be .*, got 1 masked entries"),
+        (torch.eye(2).to_sparse(), TypeError, "a must be .*, got a tensor of layout torch.sparse_coo"),
         (np.array([["2020-01-01"]], dtype="datetime64[D]"), TypeError, "real numbers, got dtype"),
     ],
 )
 def test_what_is_no_finite_matrix_is_refused_by_name(array, kind, message):
     with pytest.raises(kind, match=message):
         as_float_array(array, "a", ndim=2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_that_does_not_fit_is_infinite_and_refused():
+    with pytest.raises(ValueError, match="got 1 nan or infinite"):
+        as_float_array([1e300], "a", ndim=1, dtype=np.float32)
 
 
 def test_several_dimensions_may_be_accepted():
@@ -92,7 +104,7 @@ def test_numbers_in_intervals():
     assert check_real(np.float32(0.5), "a", above=0, maximum=0.5) == 0.5
     assert check_real(torch.tensor(2), "a") == 2.0
     assert check_real(float("inf"), "a", allow_infinite=True) == float("inf")
-    for bad in (0, 2, float("nan"), float("inf")):
+    for bad in (0, 2, float("nan"), float("inf"), 10**400, -(10**400)):
         with pytest.raises(ValueError, match=r"^a must be"):
             check_real(bad, "a", above=0, below=2)
     for bad in ("1", None, True, [1], 1j):

@@ -374,6 +374,9 @@ def test_newton_steps_converge_superlinearly():
         ([1e-3, 1e-6, 1e-3], math.nan),
         ([1e-3, 0.99e-3, 1e-8], math.nan),
         ([1e-2, 1e-4, 1e-8, 1e-16], 2.0),
+        # The collapse in the last step counts down to 1e-12, not further.
+        ([1e-3, 1e-5, 1e-15], 3.5),
+        ([1e-3, 1e-5, 1e-13, 1e-15], 3.5),
         ([], math.nan),
     ],
 )

@@ -366,8 +366,11 @@ def test_one_size_can_be_shown_alone(fake_studies, fake_store, tmp_path):
     page = read(index.parent / "studies/games-newton.html")
     assert len(list(page.all("div", class_="results"))) == 1
     # C4 is a claim about the full size only.
-    assert "2 hold" in page.one("div", class_="hero").text
-    assert "0 not measured" in page.one("div", class_="hero").text
+    assert "1 holds 1 not reproduced 1 not measured" in page.one("div", class_="hero").text
+    # HiGHS failed on one of two seeds: what it was compared with on the other decides nothing.
+    [undecided] = page.all("tr", class_="is-open")
+    assert "is fast" in undecided.text
+    assert "1 cell failed" in undecided.text
 
 
 def test_bad_arguments_are_named(newton, fake_store, tmp_path):

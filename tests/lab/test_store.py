@@ -48,10 +48,11 @@ def test_what_is_not_there_is_none(tmp_path):
 
 
 def test_contenders_with_similar_names_have_files_of_their_own():
-    names = ["PRM+", "PRM-", "PRM", "prm/+", "../PRM", "", "ü", "a" * 80]
+    names = ["PRM+", "PRM-", "PRM", "prm", "prm/+", "../PRM", "", "ü", "a" * 300, "a" * 301]
     files = {Cell("s/t", "quick", name, 0, "m:c").file_name for name in names}
     assert len(files) == len(names)
     assert not any(".." in file.split("/") for file in files)
+    assert max(len(part) for file in files for part in file.split("/")) < 120
 
 
 @pytest.mark.parametrize("damage", ["truncate", "empty", "flip", "text"])
@@ -165,3 +166,64 @@ def test_old_temporaries_are_swept_and_young_ones_kept(tmp_path):
     store.prepare()
     assert not old.exists()
     assert young.exists()
+
+
+def test_an_error_of_the_system_is_not_damage(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.write(full_record())
+
+    def too_many(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    def no_memory(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("pyarrow.parquet.read_table", too_many)
+    with pytest.raises(StoreError, match=r"cannot read .*\.parquet: Too many open files"):
+        store.read(CELL)
+    monkeypatch.setattr("pyarrow.parquet.read_table", no_memory)
+    with pytest.raises(MemoryError):
+        store.read(CELL)
+    monkeypatch.undo()
+    assert store.set_aside == []
+    assert store.read(CELL) is not None
+
+
+def test_who_only_reads_goes_on_without_a_damaged_file(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.write(full_record())
+    store.path(CELL).write_text("")
+
+    def read_only(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("pathlib.Path.replace", read_only)
+    assert list(store.records("games/ssn")) == []
+    [(path, why)] = store.set_aside
+    assert path == store.path(CELL)
+    assert "cannot be moved: Read-only file system" in why
+    assert path.exists()
+
+
+def test_a_disk_without_locks_is_one_clear_message(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def no_locks(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with (
+        pytest.raises(StoreError, match=r"cannot lock a cell in the store .*: No locks available"),
+        Store(tmp_path).locked([CELL]),
+    ):
+        pass
+
+
+def test_names_are_no_patterns(tmp_path):
+    store = Store(tmp_path)
+    store.write(full_record(Cell("games/[s]", "quick", "c", 0, "m:c")))
+    store.write(full_record(Cell("games/s", "quick", "c", 0, "m:c")))
+    assert [r.cell.study for r in store.records("games/[s]")] == ["games/[s]"]
+    assert [r.cell.study for r in store.records("games/[s]", "quick")] == ["games/[s]"]
+    assert store.sizes("games/[s]") == ["quick"]
+    assert list(store.records("games/*")) == []

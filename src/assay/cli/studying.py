@@ -233,4 +233,5 @@ def _range(verdict: Verdict) -> str:
 
 
 def _mark(verdict: Verdict) -> str:
-    return f"[{_MARKS[verdict.outcome]}]{verdict.outcome}[/]"
+    failed = f", {verdict.n_failed} failed" if verdict.n_failed else ""
+    return f"[{_MARKS[verdict.outcome]}]{verdict.outcome}{failed}[/]"

@@ -201,10 +201,10 @@ def solve_matrix_game(
 def convergence_order(residuals: ArrayLike) -> float:
     r"""Observed order of convergence at the end of a sequence of residuals.
 
-    Over the last run of falling residuals, as far as they lie between 1e-12 and 1e-2, the order is the larger
-    of the last two values of ``log(r[k+1] / r[k]) / log(r[k] / r[k-1])``; of two, because rounding flattens the
-    very last step. A value counts only if ``r[k] <= r[k-1] / 2``: after a step that gained nothing every step looks
-    superlinear.
+    Over the last run of falling residuals, from 1e-2 down to the first below 1e-12, which counts as 1e-12 because of
+    rounding, the order is the larger of the last two values of ``log(r[k+1] / r[k]) / log(r[k] / r[k-1])``; of two,
+    because rounding flattens the very last step. A value counts only if ``r[k] <= r[k-1] / 2``: after a step that
+    gained nothing every step looks superlinear.
 
     Parameters
     ----------
@@ -227,7 +227,10 @@ def convergence_order(residuals: ArrayLike) -> float:
         if falling and residual <= falling[-1]:
             break
         falling.append(residual)
-    steps = np.diff([math.log(r) for r in reversed(falling) if 1e-12 <= r <= 1e-2])
+    exact = [r for r in reversed(falling) if 1e-12 <= r <= 1e-2]
+    if exact and falling[0] < 1e-12:
+        exact.append(1e-12)
+    steps = np.diff(np.log(exact))
     orders = [after / before for before, after in itertools.pairwise(steps) if before <= -math.log(2.0)]
     return float(max(orders[-2:], default=math.nan))
 

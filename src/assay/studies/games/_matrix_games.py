@@ -9,6 +9,21 @@ from typing import Any
 
 import numpy as np
 
+# Names of the contenders.
+OURS = "hpssn"
+PSSN = "pssn"
+SSN = "ssn"
+BLOCK_200 = "hpssn, block 200"
+BLOCK_ALL = "hpssn, block n + m"
+FULL_STEPS = "full steps"
+MONOTONE = "monotone acceptance"
+PRM = "PRM+"
+SIMULTANEOUS = "PRM+, simultaneous"
+HIGHS = "HiGHS"
+HIGHS_SCALING = "HiGHS, 100 to 2000 actions"
+OPEN_SPIEL = "OpenSpiel"
+NASHPY = "nashpy"
+
 
 @dataclass(frozen=True)
 class Game:
