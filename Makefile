@@ -58,4 +58,4 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(OUT) docs/_build docs/gallery docs/api/generated .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OUT) docs/_build docs/gallery docs/api/generated .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,11 @@ def test_importing_assay_loads_no_heavy_library():
 def test_listing_the_studies_loads_neither_torch_nor_scipy():
     code = "import sys; from assay import studies; studies.available(); print(*sys.modules)"
     assert not {"torch", "scipy", "sklearn", "pandas", "numba", "plotly"} & set(fresh_python(code).split())
+
+
+def test_the_command_line_starts_without_a_heavy_library():
+    code = "import sys, assay.cli.app; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    assert not {"torch", "scipy", "numpy", "pandas", "plotly", "pyarrow", "joblib"} & set(fresh_python(code).split())
 
 
 def test_families_are_attributes():

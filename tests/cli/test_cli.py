@@ -1,11 +1,14 @@
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from assay import studies
 from assay.cli.app import app
+from assay.lab import Claim, Study
 
 
 def assay(*arguments):
@@ -156,3 +159,36 @@ def test_a_broken_plug_in_is_a_warning(tmp_path):
     assert done.returncode == 0
     assert "the study 'a/b' could not be loaded: No module named 'no_such_module'" in done.stderr
     assert "games/ssn" in done.stdout
+
+
+class Nameless(Study):
+    """A study of another distribution that has no name."""
+
+
+class Contradictory(Nameless):
+    name = "probe/contradictory"
+    contenders = ()
+    claims = (Claim("C1", "s", "m", "nobody", "<=", 1, "derived"),)
+    sizes = {}
+
+
+@pytest.mark.parametrize(
+    "study, message",
+    [
+        (Nameless, "must have a name, e.g. name = 'probe/entered'"),
+        (Contradictory, "claim C1 of probe/contradictory is about 'nobody', which is not a contender"),
+        (print, "is not a subclass of assay.lab.Study"),
+    ],
+)
+def test_a_plug_in_that_does_not_fit_is_a_warning(monkeypatch, study, message):
+    class EntryPoint:
+        name, value = "probe/entered", "plugin:Study"
+
+        def load(self):
+            return study
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [EntryPoint()])
+    with pytest.warns(RuntimeWarning, match=f"'probe/entered' could not be loaded: .*{re.escape(message)}"):
+        found = studies.available.__wrapped__()
+    assert "games/ssn" in found
+    assert "probe/entered" not in found

@@ -1,6 +1,7 @@
 """The same cells on a Ray cluster of two workers, started here."""
 
 import importlib.util
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,14 @@ def test_workers_with_other_code_refuse(tmp_path, cluster, monkeypatch):
     assert {record.status for record in refused.failures} == {"refused"}
     assert "install the same version on all machines" in refused.failures[0].reason
     assert Path(tmp_path).exists()
+
+
+def test_an_address_where_nobody_answers_is_said_at_once(tmp_path):
+    with socket.socket() as taken:  # bound, and not listening
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for full in (address, f"ray://{address}"):
+            with pytest.raises(ConnectionError, match=f"^no Ray cluster answers at {full}: "):
+                lab.run([assay_probe.Steady], out=tmp_path, engine="ray", address=full)
+    with pytest.raises(ConnectionError, match="no Ray cluster answers"):
+        lab.run([assay_probe.Steady], out=tmp_path, engine="ray", address="127.0.0.1:99999")

@@ -666,6 +666,16 @@ def test_a_long_curve_is_thinned_without_losing_its_extremes(newton):
         assert (np.diff(line.x) > 0).all()
 
 
+def test_a_figure_of_many_long_curves_stays_small_enough_for_a_browser(newton):
+    x, y = np.arange(5000), np.random.default_rng(0).normal(size=5000)
+    table = table_of(newton, *(("Newton", "noise", x, y, {"case": str(case)}) for case in range(500)))
+    (figure,) = curve_figures(newton, table)
+    lengths = [len(line.x) for line in figure.plot.data]
+    assert len(lengths) == 500
+    assert 300 < min(lengths)
+    assert sum(lengths) <= 200_000
+
+
 def test_another_seed_is_drawn_when_the_first_is_missing(newton, tmp_path):
     measurement = Measurement()
     measurement.add_curve("gap", [1, 2], [2, 1])

@@ -19,7 +19,7 @@ def main() -> None:
                 stream.reconfigure(errors="backslashreplace")
         from assay.cli.app import app
 
-        app()
+        app(prog_name="assay")
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         print("interrupted", file=sys.stderr)
         sys.exit(_INTERRUPTED)

@@ -7,12 +7,11 @@ import importlib
 import inspect
 import io
 import textwrap
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.padding import Padding
-from rich.syntax import Syntax
 from rich.table import Table as RichTable
 
 from assay.cli.console import (
@@ -25,7 +24,9 @@ from assay.cli.console import (
     reporting_errors,
     waiting,
 )
-from assay.lab.study import Study
+
+if TYPE_CHECKING:
+    from assay.lab.study import Study
 
 __all__ = ["list_command", "show_command"]
 
@@ -70,6 +71,8 @@ def show_command(
     quiet: QuietOption = False,
 ) -> None:
     """Show what a method is for, how it is called, and what it promises, with a certificate from a live run."""
+    from rich.syntax import Syntax
+
     from assay import studies
     from assay.lab.report import example_code
 

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,7 +22,9 @@ from rich.table import Table as RichTable
 
 from assay.certificate import Certificate, CertificateError, side_by_side
 from assay.extras import MissingExtraError
-from assay.result import Result, to_jsonable
+
+if TYPE_CHECKING:
+    from assay.result import Result
 
 __all__ = [
     "BAD_INPUT",
@@ -208,7 +210,9 @@ def present(
     out_file : pathlib.Path or None
         Where to write ``content``.
     """
-    whole = content.to_dict() if isinstance(content, Result) else to_jsonable(content)
+    from assay.result import to_jsonable
+
+    whole = to_jsonable(content)
     if out_file is not None:
         _write(out_file, json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n")
     if as_json:

@@ -28,9 +28,9 @@ from assay.cli.console import (
     waiting,
     warn,
 )
-from assay.lab.study import Study
 
 if TYPE_CHECKING:
+    from assay.lab.study import Study
     from assay.lab.verdict import Verdict
 
 __all__ = ["check_command", "report_command", "run_command"]

@@ -51,18 +51,22 @@ class MatrixGameResult(Result):
         Newton steps, those of discarded trials included.
     n_trials : int
         Runs of Newton steps that were started.
+    n_interior : int
+        Interior-point steps: 0 unless trials of Newton steps failed.
     newton_order : float
         Observed order of convergence of the last Newton steps: 1 is linear, 2 quadratic; nan when the run is too
-        short to tell. See :meth:`rate_certificate`.
+        short to tell, or when it did not solve the game. See :meth:`rate_certificate`.
     step_size : float
         Step constant of the operator splitting, nan where there was none.
     support_x, support_y : numpy.ndarray of int
         Indices of the actions that are played with positive probability.
     certificates : tuple of Certificate
-        The duality gap and, after Newton steps, the bound of the gap by the residual of the splitting.
+        The duality gap and, where Newton steps could be done, the bound of the gap by the residual of the splitting.
+        The gap of what is not a pair of distributions is nan, which never holds.
     history : dict of str to numpy.ndarray
-        Columns ``phase`` (``"prm+"`` or ``"newton"``), ``trial``, ``iteration`` (within the phase or trial),
-        ``gap``, ``residual`` and ``regularization`` (nan for regret matching), ``seconds`` since the start.
+        Columns ``phase`` (``"prm+"``, ``"newton"`` or ``"interior"``), ``trial``, ``iteration`` (within the phase or
+        trial), ``gap``, ``residual`` and ``regularization`` (nan outside Newton steps), ``seconds`` since the start.
+        Empty where an answer was read off the payoffs. :func:`prm_plus` has ``iteration`` and ``gap`` only.
 
     Examples
     --------
@@ -83,6 +87,7 @@ class MatrixGameResult(Result):
     n_prm: int = 0
     n_newton: int = 0
     n_trials: int = 0
+    n_interior: int = 0
     newton_order: float = math.nan
     step_size: float = math.nan
 
@@ -169,6 +174,18 @@ def gap_of(matrix: np.ndarray | sp.csr_array, x: np.ndarray, y: np.ndarray) -> f
     return float((matrix.T @ x).max() - (matrix @ y).min())
 
 
+def gap_of_answer(matrix: np.ndarray | sp.csr_array, x: np.ndarray, y: np.ndarray) -> float:
+    """Duality gap of what a solver returns: nan if it is not a pair of distributions, whose gap would prove nothing."""
+    for strategy in (x, y):
+        if not (strategy.min() >= 0.0 and abs(strategy.sum() - 1.0) <= _MASS_ROUNDING):
+            return math.nan
+    return gap_of(matrix, x, y)
+
+
+# Of a sum of probabilities.
+_MASS_ROUNDING = 1e-12
+
+
 def as_payoff(payoff: PayoffLike, name: str = "payoff") -> np.ndarray | sp.csr_array:
     """Check a payoff matrix; sparse stays sparse (CSR, duplicates summed), everything else becomes float64."""
     matrix = _as_csr(payoff, name) if sp.issparse(payoff) else as_float_array(payoff, name, ndim=2)
@@ -248,6 +265,26 @@ def nearest_distribution(point: np.ndarray) -> np.ndarray:
 
 def _counting(size: int) -> np.ndarray:
     return np.arange(1.0, size + 1.0)
+
+
+def typical_payoff(matrix: np.ndarray) -> float:
+    """A payoff that may be subtracted from all others so that they are about zero: their mean or their median.
+
+    Equilibria stay what they are. The mean is better for the splitting, but a few huge payoffs would move it so far
+    from all others that those lose their digits.
+    """
+    # A sample will do. Its stride has no factor in common with the columns, so that all of them are in it.
+    stride = max(1, matrix.size // _SAMPLED_PAYOFFS)
+    while math.gcd(stride, matrix.shape[1]) > 1:
+        stride += 1
+    sample = matrix.ravel()[::stride]
+    median = float(np.median(sample))
+    largest = max(float(matrix.max()) - median, median - float(matrix.min()))
+    ordinary = float(np.quantile(abs(sample - median), 0.75)) >= _ORDINARY_SHARE * largest
+    return float(matrix.mean()) if ordinary else median
+
+
+_SAMPLED_PAYOFFS, _ORDINARY_SHARE = 4096, 0.01
 
 
 def is_constant(matrix: np.ndarray | sp.csr_array) -> bool:

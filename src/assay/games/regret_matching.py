@@ -18,7 +18,7 @@ from numba import njit
 from numba.extending import overload
 
 from assay.certificate import Certificate
-from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, gap_of
+from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, gap_of, gap_of_answer
 from assay.validation import check_choice, check_integer
 
 __all__ = ["RegretMatching", "prm_plus"]
@@ -89,16 +89,17 @@ def prm_plus(
         x, y = run.last if average == "none" else run.averaged
         iterations.append(run.n_iter)
         gaps.append(gap_of(matrix, x, y))
+    gap = gap_of_answer(matrix, x, y)
     statement = "duality gap of the average strategies, within the bound by the regrets (and rounding)"
     return MatrixGameResult(
         x=x,
         y=y,
         value=float(x @ (matrix @ y)),
-        gap=gaps[-1],
+        gap=gap,
         tol=math.nan,
         converged=False,
         n_prm=n_iter,
-        certificates=() if average == "none" else (Certificate(statement, gaps[-1], run.regret_bound),),
+        certificates=() if average == "none" else (Certificate(statement, gap, run.regret_bound),),
         history={"iteration": np.array(iterations), "gap": np.array(gaps)},
     )
 

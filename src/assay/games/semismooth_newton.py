@@ -381,6 +381,18 @@ class GameSplitting:
             raise np.linalg.LinAlgError("the Newton system is singular to working precision")
         return step_x, step_y
 
+    def weighted_gram(self, weights: np.ndarray) -> np.ndarray:
+        """``A diag(weights) A'`` for positive weights: in the lower triangle of a buffer, in Fortran order."""
+        if self._columns_played is None:
+            weighted = self._by_column.copy()
+            weighted.data *= np.repeat(weights, np.diff(weighted.indptr))
+            self._system[:] = (self._by_column.T @ weighted).toarray()
+            return self._system
+        rows = self._columns_played[:-1]
+        rows[:] = self._by_column.toarray() if self._sparse else self._by_column
+        rows *= np.sqrt(weights)[:, None]
+        return blas.dsyrk(1.0, rows.T, beta=0.0, c=self._system, lower=1, overwrite_c=1)
+
     def _gram_of(self, vectors: np.ndarray | sp.csr_array) -> np.ndarray:
         """``vectors' vectors``, in Fortran order; of a dense one only the lower triangle."""
         if self._sparse:

@@ -5,7 +5,9 @@ gives them all but pays for it from the start. Here predictive regret matching+ 
 Newton steps on the Douglas-Rachford map of the game (:mod:`assay.games.semismooth_newton`) try to finish. Far from the
 solution the steps are damped in proportion to the residual and shortened where that helps, without asking that the
 residual falls at every step; near it they converge quadratically. A trial that does not reach the tolerance is thrown
-away and regret matching goes on as if nothing had happened, so that its global guarantee is kept.
+away and regret matching goes on as if nothing had happened, so that its global guarantee is kept. Should trials keep
+failing, as they may with payoffs of very different magnitude, the central path (:mod:`assay.games.interior_point`) is
+followed to where a last trial starts.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from assay.certificate import Certificate
-from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, gap_of, is_constant, pure_saddle_point
+from assay.games.interior_point import CentralPath
+from assay.games.matrix_game import (
+    MatrixGameResult,
+    PayoffLike,
+    as_payoff,
+    gap_of,
+    gap_of_answer,
+    is_constant,
+    pure_saddle_point,
+    typical_payoff,
+)
 from assay.games.regret_matching import RegretMatching, checkpoints
 from assay.games.semismooth_newton import GameSplitting, LiftedPoint, residual_gap_bound
 from assay.validation import as_distribution, check_choice, check_integer, check_real, warn_not_converged
@@ -41,6 +53,10 @@ _STALL_STEPS, _STALL_FALL = 6, 0.5
 # Relative to the largest payoff: no gap below the first can be told from rounding; below the second, steps that
 # do not halve the gap are only moving rounding errors.
 _ROUNDING, _NEARLY_ROUNDING, _IDLE_STEPS = 16 * np.finfo(float).eps, 1e-11, 5
+# The central path is left after this many steps, or when this many in a row have not halved the gap.
+_PATH_STEPS, _PATH_IDLE_STEPS = 100, 10
+# A sparse matrix with more entries than this share is solved as a dense one, which is faster and no larger.
+_DENSE_SHARE = 0.5
 
 
 def solve_matrix_game(
@@ -52,6 +68,7 @@ def solve_matrix_game(
     max_newton: int = 60,
     block: int | None = None,
     growth: float = 2.0,
+    interior_after: int | None = 2,
     step_size: float | None = None,
     damping: float | None = None,
     switch_gap: float | None = None,
@@ -71,7 +88,8 @@ def solve_matrix_game(
         What the row player, who minimises, pays to the column player, who maximises. Negate a matrix of gains of the
         row player.
     method : {"hpssn", "pssn", "ssn", "prm+"}, default="hpssn"
-        - ``"hpssn"``: blocks of regret matching of growing length, a trial of Newton steps after each;
+        - ``"hpssn"``: blocks of regret matching of growing length, a trial of Newton steps after each; see
+          ``interior_after`` for games on which trials fail;
         - ``"pssn"``: one block of regret matching, then Newton steps to the end;
         - ``"ssn"``: Newton steps from ``(x0, y0)``; no global guarantee;
         - ``"prm+"``: regret matching only.
@@ -85,6 +103,9 @@ def solve_matrix_game(
         Iterations of regret matching before the first trial; ``max(100, (n_rows + n_columns) // 3)`` by default.
     growth : float, default=2.0
         Factor from one block to the next, at least 1.
+    interior_after : int or None, default=2
+        For ``"hpssn"``: after this many failed trials, or when ``max_iter`` is reached, follow the central path once
+        and make a trial from its end. None never does.
     step_size : float, optional
         Step constant of the splitting (the paper's gamma), in units of one over payoff; ``3 / ||A||_2`` by default.
     damping : float, optional
@@ -102,7 +123,7 @@ def solve_matrix_game(
         Strategies to start from; uniform by default. ``"hpssn"`` makes a first trial from them, before regret
         matching.
     callback : callable, optional
-        Called as ``callback(row)`` after every Newton step and at every recorded iteration of regret matching, with a
+        Called as ``callback(row)`` after every Newton or interior-point step and at every recorded iteration of regret matching, with a
         dict of the columns of ``history``. Return True to stop.
 
     Returns
@@ -123,9 +144,14 @@ def solve_matrix_game(
     Notes
     -----
     With k the smaller and p the larger number of actions, regret matching costs O(kp) per iteration (the number of
-    non-zeros for a sparse matrix) and a Newton step O(k^2 p); memory is O(k^2 + kp). The problem does not change
-    when the payoffs are multiplied or, for a dense matrix, shifted, and both are undone internally. A game with an
-    equilibrium in pure strategies is recognised and answered directly.
+    non-zeros for a sparse matrix) and a Newton or interior-point step O(k^2 p); memory is O(k^2 + kp), O(k^2) and
+    the non-zeros for a sparse matrix. With more than some 10,000 actions of both players only ``"prm+"`` is possible.
+    The problem does not change when the payoffs are multiplied or, for a dense matrix, shifted, and both are undone
+    internally. A game with an equilibrium in pure strategies is recognised and answered directly.
+
+    No gap below about 1e-15 of the largest payoff can be told from rounding errors, so with payoffs of 1e6 the default
+    ``tol`` is often out of reach; ``rtol=True`` asks for what can be had. Actions that differ by about 1e-8 of the
+    largest payoff, and by nothing else, may leave a gap of about 1e-9 of it.
 
     References
     ----------
@@ -149,6 +175,8 @@ def solve_matrix_game(
     max_newton = check_integer(max_newton, "max_newton", minimum=1)
     block = max(100, (n_rows + n_columns) // 3) if block is None else check_integer(block, "block", minimum=1)
     growth = check_real(growth, "growth", minimum=1.0)
+    if interior_after is not None:
+        interior_after = check_integer(interior_after, "interior_after", minimum=1)
     step_size = None if step_size is None else check_real(step_size, "step_size", above=0.0)
     if damping is None:
         damping = 20.0 * math.sqrt(max(1.0, min(n_rows, n_columns) / 100))
@@ -191,10 +219,14 @@ def solve_matrix_game(
             if not search.done:
                 search.newton(splitting, *matching.better, damping, max_newton)
             length = min(growth * length, float(max_iter))
+            lost = matching.n_iter == max_iter or search.n_trials >= (interior_after or 0)
+            if lost and interior_after is not None and search.n_interior == 0 and not search.done:
+                search.follow_path(splitting, damping, max_newton)
 
     result = _result(matrix, search.x, search.y, tol, search, splitting, scale)
     if not result.converged:
-        warn_not_converged("solve_matrix_game", result.n_prm + result.n_newton, result.gap, tol)
+        n_iter = result.n_prm + result.n_newton + result.n_interior
+        warn_not_converged("solve_matrix_game", n_iter, result.gap, tol)
     return result
 
 
@@ -245,7 +277,7 @@ class _Search:
         self.x, self.y = np.empty(0), np.empty(0)
         self.gap = math.inf
         self.done = False
-        self.n_prm = self.n_newton = self.n_trials = 0
+        self.n_prm = self.n_newton = self.n_trials = self.n_interior = 0
         self.residuals: list[float] = []
         # A margin for the rounding of the products with the matrix that was passed in.
         self._target = max(0.9 * tol / scale, _ROUNDING)
@@ -291,6 +323,21 @@ class _Search:
             stalled = 0 if leap else stalled
             point = self._move(splitting, point, direction, math.inf if leap else max(self.residuals[-_MEMORY:]))
             self.n_newton += 1
+
+    def follow_path(self, splitting: GameSplitting, damping: float, max_newton: int) -> None:
+        """The central path as far as it leads, and a trial of Newton steps from its end."""
+        path = CentralPath(splitting)
+        x, y, best, idle = path.x, path.y, path.gap, 0
+        while self.n_interior < _PATH_STEPS and idle < _PATH_IDLE_STEPS and path.advance():
+            self.n_interior += 1
+            idle = 0 if path.gap < 0.5 * best else idle + 1
+            if path.gap < best:
+                x, y, best = path.x, path.y, path.gap
+            self._see(*splitting.players(path.x, path.y), path.gap)
+            self._record("interior", self.n_interior, path.gap, math.nan, math.nan)
+            if self.done:
+                return
+        self.newton(splitting, *splitting.players(x, y), damping, max_newton)
 
     def _move(
         self,
@@ -373,12 +420,14 @@ def _immediate(matrix: np.ndarray | sp.csr_array, tol: float) -> tuple[np.ndarra
 def _normalised(matrix: np.ndarray | sp.csr_array, largest: float) -> tuple[np.ndarray | sp.csr_array, float]:
     """Payoffs with the same equilibria, of magnitude about 1 and, if dense, about 0 on average; and their unit."""
     # A power of two changes no digit of the payoffs.
+    if sp.issparse(matrix) and matrix.nnz > _DENSE_SHARE * math.prod(matrix.shape):
+        matrix = matrix.toarray()
     if sp.issparse(matrix):
         scale = 2.0 ** math.frexp(largest)[1]
         return matrix / scale, scale
     scale = 2.0 ** (math.frexp(largest)[1] + 1)
     centred = matrix / scale
-    centred -= centred.mean()
+    centred -= typical_payoff(centred)
     unit = 2.0 ** math.frexp(float(abs(centred).max()))[1]
     centred /= unit
     return centred, scale * unit
@@ -394,7 +443,7 @@ def _result(
     scale: float = 1.0,
 ) -> MatrixGameResult:
     """Recompute everything that is promised from the strategies and the matrix that was passed in."""
-    gap = gap_of(matrix, x, y)
+    gap = gap_of_answer(matrix, x, y)
     certificates = [Certificate("duality gap of the returned strategies", gap, tol)]
     if splitting is not None:
         certificates.append(_residual_certificate(splitting, x, y, scale))
@@ -408,6 +457,7 @@ def _result(
         n_prm=search.n_prm if search else 0,
         n_newton=search.n_newton if search else 0,
         n_trials=search.n_trials if search else 0,
+        n_interior=search.n_interior if search else 0,
         newton_order=convergence_order(search.residuals) if search else math.nan,
         step_size=splitting.step_size / scale if splitting else math.nan,
         certificates=tuple(certificates),

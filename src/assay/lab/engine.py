@@ -12,6 +12,7 @@ import importlib
 import multiprocessing.resource_tracker
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -235,6 +236,8 @@ class RayEngine(Engine):
     ------
     MissingExtraError
         If Ray is not installed.
+    ConnectionError
+        If nobody answers at the address.
     """
 
     def __init__(
@@ -248,6 +251,8 @@ class RayEngine(Engine):
         super().__init__(workers, threads, timeout)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._ray = import_extra("ray", extra="ray")
+        if address is not None:
+            _check_reachable(address)
         thread_variables = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
         local = {} if address else {"num_cpus": workers * threads, "include_dashboard": False}
         self._ray.init(
@@ -318,6 +323,18 @@ class RayEngine(Engine):
 def _lost(cell: Cell, status: Status, why: str) -> CellRecord:
     """Record of a cell that never came back from its worker."""
     return CellRecord(cell, status, message=why, code=code_hash(cell.load()))
+
+
+def _check_reachable(address: str) -> None:
+    """Say at once that nobody answers, where Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():  # "auto", or something that Ray knows
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConnectionError(f"no Ray cluster answers at {address}: {reason}") from error
 
 
 def _source_of(package: str) -> Path:

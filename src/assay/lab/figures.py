@@ -31,6 +31,7 @@ DARK_TWINS = dict(
 )
 
 _MOST_POINTS = 2000
+_MOST_POINTS_OF_A_FIGURE = 200_000  # what a browser draws without delay, in about 4 MB of the page
 _FEW_POINTS = 16
 
 
@@ -101,10 +102,11 @@ def curve_figures(study: Study | type[Study], table: Table, seed: int = 0) -> li
 def _curve_figure(name: str, curves: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> Figure:
     cases = list(dict.fromkeys(curves["case"]))
     plot, owners, n_hidden = go.Figure(), [], 0
+    most = max(100, min(_MOST_POINTS, _MOST_POINTS_OF_A_FIGURE // len(curves)))
     for row in curves.itertuples():
         drawable = ((row.x > 0) | (not row.x_log)) & ((row.y > 0) | (not row.y_log))
         n_hidden += int(np.sum(~drawable & np.isfinite(row.x) & np.isfinite(row.y)))
-        x, y = _thinned(row.x, np.where(drawable, row.y, np.nan), row.x_log)
+        x, y = _thinned(row.x, np.where(drawable, row.y, np.nan), row.x_log, most)
         plot.add_scatter(
             x=x,
             y=y,
@@ -199,12 +201,12 @@ def _scale(log: bool) -> dict[str, Any]:
     return {"type": "log" if log else "linear", "exponentformat": "power"}
 
 
-def _thinned(x: np.ndarray, y: np.ndarray, x_log: bool) -> tuple[np.ndarray, np.ndarray]:
-    """At most ``_MOST_POINTS`` points that look like all of them: the lowest and highest of each stretch."""
+def _thinned(x: np.ndarray, y: np.ndarray, x_log: bool, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most ``most`` points that look like all of them: the lowest and highest of each stretch."""
     n = len(x)
-    if n <= _MOST_POINTS:
+    if n <= most:
         return x, y
-    stretches = _MOST_POINTS // 2 - 1
+    stretches = most // 2 - 1
     edges = np.geomspace(1, n, stretches + 1) - 1 if x_log else np.linspace(0, n, stretches + 1)
     edges = np.unique(np.append(edges.astype(int), n))
     kept = {0, n - 1}

@@ -24,16 +24,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from assay.optim import spectral
 from assay.optim.spectra_integrated import Method, Schedule, SpectraAdamW, SpectraSignum
 from assay.optim.spectra_rule import (
     SpectralOptimizer,
-    check_gradient,
     check_parameter,
     check_settings,
     clip_gradients,
     covers,
+    pieces,
     resolve_base_lr,
     shape_scale,
+    with_gradient,
 )
 
 __all__ = ["Spectra", "SpectraAdamW", "SpectraSignum"]
@@ -96,8 +98,8 @@ class Spectra(SpectralOptimizer):
         With ``scope="all"``: the soft clip of the norm, or the rule of the authors' code, which leaves a vector of
         norm at most ``c`` alone and is discontinuous there.
     strict : bool, default=False
-        Raise if an update has a nan or an infinity in it. Otherwise that step of the base optimizer is kept and
-        counted in ``nonfinite_updates``.
+        Raise if a gradient or an update to be clipped has a nan or an infinity in it. Otherwise that step of the base
+        optimizer is kept, and counted in ``nonfinite_updates`` if it was to be clipped.
 
     Attributes
     ----------
@@ -117,10 +119,10 @@ class Spectra(SpectralOptimizer):
 
     Notes
     -----
-    Extra memory: one copy of the clipped weights while it steps. The difference of the weights loses the digits of
-    the update when ``lr * |U|`` is below the spacing of the numbers: keep the weights in float32 or use
-    :class:`SpectraAdamW` or :class:`SpectraSignum`; the wrapper warns about 16-bit weights. A loop compiled with
-    :func:`torch.compile` runs the step eagerly.
+    Extra memory: one copy of the clipped weights while it steps, of all weights if it is strict. The difference of
+    the weights loses the digits of the update when ``lr * |U|`` is below the spacing of the numbers: keep the weights
+    in float32 or use :class:`SpectraAdamW` or :class:`SpectraSignum`; the wrapper warns about 16-bit weights. A loop
+    compiled with :func:`torch.compile` runs the step eagerly.
 
     References
     ----------
@@ -194,8 +196,7 @@ class Spectra(SpectralOptimizer):
                 "nonfinite_updates": 0,
             }
         )
-        for group in base_optimizer.param_groups:
-            self._enter_group(group)
+        self._enter_new_groups()
 
     # The groups and the state are those of the base, also after it replaced them in load_state_dict.
     @property
@@ -223,6 +224,7 @@ class Spectra(SpectralOptimizer):
 
     def settings_of(self, index: int) -> Mapping[str, Any]:
         """The settings that hold for a parameter group."""
+        self._enter_new_groups()
         group = self.param_groups[index]
         own = {name: group[name] for name in ("clip", "pre_clip") if name in group}
         return {**self._settings, "base_lr": self._base_lrs[index], **own}
@@ -231,14 +233,17 @@ class Spectra(SpectralOptimizer):
         """Bound on the spectral norm of a parameter that was carried along; None before its first clipped step."""
         return self._norm_bounds.get(parameter)
 
-    def _set_norm_bound(self, parameter: Tensor, bound: float) -> None:
-        self._norm_bounds[parameter] = bound
+    def _set_norm_bound(self, parameter: Tensor, bound: float | None) -> None:
+        if bound is None:
+            self._norm_bounds.pop(parameter, None)
+        else:
+            self._norm_bounds[parameter] = bound
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer."""
         self.base_optimizer.add_param_group(param_group)
         try:
-            self._enter_group(self.param_groups[-1])
+            self._enter_new_groups()
         except Exception:
             self.param_groups.pop()
             raise
@@ -265,14 +270,21 @@ class Spectra(SpectralOptimizer):
         Raises
         ------
         RuntimeError
-            If an update is not finite and ``strict`` is set; the weights are then as before the step.
+            If ``strict`` is set and a gradient or an update is not finite; the weights are then as before the step,
+            and so is the state of the base optimizer if it was a gradient.
         """
         if closure is None:
             self._prepare_gradients()
         before = self._snapshot(all_parameters=closure is not None)
+        restore = self._undo(before, all_parameters=closure is not None) if self._settings["strict"] else None
         loss = self.base_optimizer.step() if closure is None else self.base_optimizer.step(self._prepared(closure))
-        for index, plan in before.items():
-            self._redo(index, *plan)
+        try:
+            for index, plan in before.items():
+                self._redo(index, *plan)
+        except RuntimeError:
+            if restore is not None:
+                restore()
+            raise
         self._steps_done += 1
         return loss
 
@@ -281,6 +293,7 @@ class Spectra(SpectralOptimizer):
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         position = {p: i for i, p in enumerate(self._all_parameters())}
+        self._enter_new_groups()
         content = {
             "base": self.base_optimizer.state_dict(),
             "spectra": {
@@ -301,7 +314,7 @@ class Spectra(SpectralOptimizer):
         Raises
         ------
         ValueError
-            If it has another form, or the groups differ.
+            If it has another form, the groups differ, or their weight decay is coupled; nothing has changed then.
         """
         content = dict(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -309,13 +322,23 @@ class Spectra(SpectralOptimizer):
             content = content if replaced is None else replaced
         if not {"base", "spectra"} <= content.keys():
             raise ValueError(f"state_dict must have the keys 'base' and 'spectra', got {sorted(map(str, content))}")
+        own, parameters = content["spectra"], self._all_parameters()
+        missing = {"step", "base_lrs", "nonfinite_updates", "norm_bounds"} - own.keys()
+        if missing:
+            raise ValueError(f"state_dict['spectra'] must have the keys {sorted(missing)}")
+        step, base_lrs = int(own["step"]), [float(lr) for lr in own["base_lrs"]]
+        bounds = {int(i): float(bound) for i, bound in own["norm_bounds"].items()}
+        if len(base_lrs) != len(self.param_groups) or any(i not in range(len(parameters)) for i in bounds):
+            raise ValueError(
+                f"state_dict must be of an optimizer with as many groups and parameters, {len(self.param_groups)} and "
+                f"{len(parameters)}, got {len(base_lrs)} groups"
+            )
+        for group in content["base"]["param_groups"]:
+            _check_decoupled(self.base_optimizer, group)
         self.base_optimizer.load_state_dict(content["base"])
-        own = content["spectra"]
-        self._steps_done = int(own["step"])
-        self._base_lrs = [float(lr) for lr in own["base_lrs"]]
+        self._steps_done, self._base_lrs = step, base_lrs
         self.nonfinite_updates = int(own["nonfinite_updates"])
-        parameters = self._all_parameters()
-        self._norm_bounds = {parameters[int(i)]: float(bound) for i, bound in own["norm_bounds"].items()}
+        self._norm_bounds = {parameters[i]: bound for i, bound in bounds.items()}
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 
@@ -325,6 +348,11 @@ class Spectra(SpectralOptimizer):
 
     def _all_parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
+
+    def _enter_new_groups(self) -> None:
+        """Take in groups that were added, to the base optimizer perhaps."""
+        for group in self.param_groups[len(self._base_lrs) :]:
+            self._enter_group(group)
 
     def _enter_group(self, group: dict[str, Any]) -> None:
         """Check a group of the base optimizer and note its learning rate."""
@@ -341,16 +369,14 @@ class Spectra(SpectralOptimizer):
             warnings.warn(
                 "Spectra recovers updates from a difference of weights, which has few digits in 16 bits: keep the "
                 "weights in float32, or use SpectraAdamW or SpectraSignum",
-                stacklevel=4,
+                stacklevel=5,
             )
         self._base_lrs.append(resolve_base_lr(settings, float(group.get("initial_lr", group["lr"]))))
 
     def _prepare_gradients(self) -> None:
+        self._check_gradients()
         for index, group in enumerate(self.param_groups):
-            with_gradient = [p for p in group["params"] if p.grad is not None]
-            for parameter in with_gradient:
-                check_gradient(parameter)
-            clip_gradients(with_gradient, self.settings_of(index))
+            clip_gradients(with_gradient(group), self.settings_of(index))
 
     def _prepared(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure, with the raw gradients clipped behind it."""
@@ -369,39 +395,56 @@ class Spectra(SpectralOptimizer):
         for index, group in enumerate(self.param_groups):
             lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
             settings, threshold = self.settings_of(index), self.threshold(index)
+            stepping = list(dict.fromkeys(group["params"])) if all_parameters else with_gradient(group)
+            if threshold is None:
+                for parameter in stepping:  # its bound ends here
+                    self._set_norm_bound(parameter, None)
             if threshold is None or lr == 0:  # a step of length 0 has no direction to recover
                 continue
-            parameters = [p for p in group["params"] if covers(settings, p) and (all_parameters or p.grad is not None)]
+            parameters = [p for p in stepping if covers(settings, p)]
             if parameters:
                 before[index] = lr, decay, threshold, parameters, [p.detach().clone() for p in parameters]
         return before
+
+    def _undo(self, before: Mapping[int, tuple[Any, ...]], *, all_parameters: bool) -> Callable[[], None]:
+        """What brings the weights and their bounds back, copying what has not been copied yet."""
+        saved: dict[Tensor, Tensor] = {}
+        for *_, parameters, copies in before.values():
+            saved.update(zip(parameters, copies, strict=True))
+        for parameter in self._all_parameters():
+            if parameter not in saved and (all_parameters or parameter.grad is not None):
+                saved[parameter] = parameter.detach().clone()
+        bounds = dict(self._norm_bounds)
+
+        def undo() -> None:
+            for parameter, copy in saved.items():
+                parameter.copy_(copy)
+            self._norm_bounds = bounds
+
+        return undo
 
     def _redo(
         self, index: int, lr: float, decay: float, threshold: float, parameters: list[Tensor], before: list[Tensor]
     ) -> None:
         """Replace the step of the base optimizer by one with a clipped direction."""
-        moved = [i for i, p in enumerate(parameters) if p.grad is not None]
-        parameters, before = [parameters[i] for i in moved], [before[i] for i in moved]
-        if not parameters:
-            return
         settings = self.settings_of(index)
-        self._start_norm_bounds(parameters, before)
-        directions = []
-        for parameter, start in zip(parameters, before, strict=True):
-            wide = torch.promote_types(parameter.dtype, torch.float32)
-            directions.append((start.to(wide) - parameter.to(wide)).div_(lr).sub_(start, alpha=decay))
-        try:
+        start_of = {p: start for p, start in zip(parameters, before, strict=True) if p.grad is not None}
+        for piece in pieces(list(start_of), spectral.BATCH_ENTRIES):
+            starts = [start_of[p] for p in piece]
+            self._start_norm_bounds(piece, starts)
+            directions = []
+            for parameter, start in zip(piece, starts, strict=True):
+                wide = torch.promote_types(parameter.dtype, torch.float32)
+                directions.append((start.to(wide) - parameter.to(wide)).div_(lr).sub_(start, alpha=decay))
             clipped = self._clip_directions(directions, settings, threshold, batched=True)
-        except RuntimeError:
-            torch._foreach_copy_(parameters, before)
-            raise
-        for parameter, start, direction in zip(parameters, before, clipped, strict=True):
-            if direction is None:
-                self.nonfinite_updates += 1
-                continue
-            scale = shape_scale(settings, parameter)
-            parameter.copy_(start.to(direction.dtype).mul_(1.0 - lr * decay).add_(direction, alpha=-lr * scale))
-            self._advance_norm_bound(parameter, lr * decay, lr * scale * threshold)
+            for parameter, start, direction in zip(piece, starts, clipped, strict=True):
+                if direction is None:
+                    self.nonfinite_updates += 1
+                    continue
+                scale = shape_scale(settings, parameter)
+                kept = start.to(direction.dtype, copy=True).mul_(1.0 - lr * decay)
+                parameter.copy_(kept.add_(direction, alpha=-lr * scale))
+                self._advance_norm_bound(parameter, lr * decay, lr * scale * threshold)
 
 
 def _check_decoupled(base_optimizer: Optimizer, group: Mapping[str, Any]) -> None:

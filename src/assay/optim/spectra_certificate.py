@@ -151,7 +151,7 @@ class SpectraCertificate:
         """Stop watching; what was seen stays."""
         for hook in self._hooks:
             hook.remove()
-        self._optimizer.attach(None)
+        self._optimizer.detach(self)
 
     def __enter__(self) -> SpectraCertificate:
         return self
@@ -210,9 +210,10 @@ class SpectraCertificate:
         self._planned = self._optimizer.planned_steps()
         for plan in self._planned:
             if plan.parameter not in self._position:
-                position = self._position[plan.parameter] = len(self._names)
+                self._position[plan.parameter] = len(self._names)
                 self._names.append(plan.name)
-                self._bounds[position] = spectral_norm(plan.parameter.detach())
+            if self._position[plan.parameter] not in self._bounds:
+                self._bounds[self._position[plan.parameter]] = spectral_norm(plan.parameter.detach())
         checking = self._n_steps % self.every == 0
         self._before = [plan.parameter.detach().clone() for plan in self._planned] if checking else None
 
@@ -224,6 +225,10 @@ class SpectraCertificate:
             if has_moved:
                 position = self._position[plan.parameter]
                 self._bounds[position] = abs(1.0 - plan.lr * plan.decay) * self._bounds[position] + plan.cap
+        watched = {plan.parameter for plan in self._planned}
+        for parameter, position in self._position.items():
+            if parameter not in watched and parameter.grad is not None:  # it moved unclipped, and its bound ends here
+                self._bounds.pop(position, None)
         if self._before is not None:
             self._checks.append(self._measure(self._before, moved))
         self._before, self._planned = None, []

@@ -1,13 +1,14 @@
 """AdamW and Signum with the spectral clip built in.
 
 The wrapper recovers the update from a difference of weights; here the update is at hand, so that no copy of the
-weights is kept and 16-bit weights lose nothing. All settings live in the parameter groups, as torch's own options do,
-so that a group can have its own and a checkpoint carries them.
+weights is kept and 16-bit weights lose no digits of it. All settings live in the parameter groups, as torch's own
+options do, so that a group can have its own and a checkpoint carries them.
 """
 
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -15,15 +16,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from assay.optim import spectral
 from assay.optim.spectra_rule import (
     SpectralOptimizer,
-    check_gradient,
+    check_bool,
     check_parameter,
     check_settings,
     clip_gradients,
     covers,
+    pieces,
     resolve_base_lr,
     shape_scale,
+    with_gradient,
 )
 from assay.validation import check_real
 
@@ -40,11 +44,14 @@ class IntegratedSpectra(SpectralOptimizer):
         super().__init__(params, {**defaults, "spectral_step": 0, "nonfinite_updates": 0})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        replaced = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
-        # A checkpoint of the plain optimizer has no spectral settings: those of the constructor hold.
-        for group in self.param_groups:
-            for name, setting in self.defaults.items():
-                group.setdefault(name, setting)
+        # A checkpoint of the plain optimizer has no spectral settings: those of the group it is loaded into hold, but
+        # for its counters.
+        for group, own in itertools.zip_longest(self.param_groups, replaced, fillvalue={}):
+            settings = {**own, "spectral_step": 0, "nonfinite_updates": 0}
+            for name in self.defaults:
+                group.setdefault(name, settings.get(name, self.defaults[name]))
 
     @property
     def steps_done(self) -> int:
@@ -64,8 +71,11 @@ class IntegratedSpectra(SpectralOptimizer):
         """Bound on the spectral norm of a parameter that was carried along; None before its first clipped step."""
         return self.state.get(parameter, {}).get("norm_bound")
 
-    def _set_norm_bound(self, parameter: Tensor, bound: float) -> None:
-        self.state[parameter]["norm_bound"] = bound
+    def _set_norm_bound(self, parameter: Tensor, bound: float | None) -> None:
+        if bound is None:
+            self.state.get(parameter, {}).pop("norm_bound", None)
+        else:
+            self.state[parameter]["norm_bound"] = bound
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with settings of its own or those of the constructor."""
@@ -73,10 +83,10 @@ class IntegratedSpectra(SpectralOptimizer):
         group = self.param_groups[-1]
         try:
             self._check_group(group)
+            group["base_lr"] = resolve_base_lr(group, float(group.get("initial_lr", group["lr"])))
         except Exception:
             self.param_groups.pop()
             raise
-        group["base_lr"] = resolve_base_lr(group, float(group["lr"]))
         group["spectral_step"] = self.steps_done
 
     @torch._disable_dynamo  # the number of products and the batches depend on the update
@@ -97,26 +107,30 @@ class IntegratedSpectra(SpectralOptimizer):
         Raises
         ------
         RuntimeError
-            If an update is not finite and ``strict`` is set; no weight of its group has moved then.
+            If ``strict`` is set and a gradient is not finite, and then nothing has changed; or if an update is not
+            although the gradients are, and then no weight of its group has moved.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._check_gradients()
         for index, group in enumerate(self.param_groups):
-            parameters = [p for p in group["params"] if p.grad is not None]
-            for parameter in parameters:
-                check_gradient(parameter)
-            if parameters:
-                clip_gradients(parameters, group)
-                self._step_group(group, parameters, self.threshold(index))
+            parameters, threshold = with_gradient(group), self.threshold(index)
+            foreach = group["foreach"] is not False
+            clip_gradients(parameters, group)
+            # Pieces bound the temporary memory. Strictness is about a group as a whole.
+            limit = math.inf if group["strict"] else spectral.BATCH_ENTRIES if foreach else 0
+            for piece in pieces(parameters, limit):
+                self._step_piece(group, piece, threshold, foreach)
         for group in self.param_groups:
             group["spectral_step"] += 1
         return loss
 
-    def _step_group(self, group: dict[str, Any], parameters: list[Tensor], threshold: float | None) -> None:
+    def _step_piece(
+        self, group: dict[str, Any], parameters: list[Tensor], threshold: float | None, foreach: bool
+    ) -> None:
         lr, decay = float(group["lr"]), float(group["weight_decay"])
-        foreach = group["foreach"] is not False
         self._accumulate(group, parameters, foreach)
         clipped = [p for p in parameters if threshold is not None and covers(group, p)]
         directions = self._directions(group, clipped, foreach)
@@ -128,8 +142,11 @@ class IntegratedSpectra(SpectralOptimizer):
             else:
                 for parameter in parameters:
                     parameter.mul_(1.0 - lr * decay)
-        chosen = set(map(id, clipped))
-        self._step_unclipped(group, [p for p in parameters if id(p) not in chosen], foreach)
+        chosen = set(clipped)
+        unclipped = [p for p in parameters if p not in chosen]
+        self._step_unclipped(group, unclipped, foreach)
+        for parameter in unclipped:  # its bound ends here
+            self._set_norm_bound(parameter, None)
         for parameter, direction, result in zip(clipped, directions, results, strict=True):
             if result is None:
                 group["nonfinite_updates"] += 1
@@ -141,10 +158,12 @@ class IntegratedSpectra(SpectralOptimizer):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_settings(group)
-        check_real(float(group["lr"]), "lr", minimum=0)
+        lr = group["lr"]
+        check_real(lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, "lr", minimum=0)
         check_real(group["weight_decay"], "weight_decay", minimum=0)
-        if group["foreach"] not in (None, True, False):
-            raise TypeError(f"foreach must be None, True or False, got {group['foreach']!r}")
+        if group["foreach"] is not None:
+            check_bool(group["foreach"], "foreach", "None, True or False")
+        check_bool(group["maximize"], "maximize")
         for parameter in group["params"]:
             check_parameter(parameter)
 
@@ -199,8 +218,9 @@ class SpectraAdamW(IntegratedSpectra):
 
     Notes
     -----
-    With ``clip=None`` or infinity the steps are those of ``torch.optim.AdamW``, bit for bit, and its checkpoints can be
-    loaded. Memory: the two moments, as in AdamW. A loop compiled with :func:`torch.compile` runs the step eagerly.
+    With ``clip=None`` or infinity the steps are those of ``torch.optim.AdamW``, bit for bit if the learning rate is a
+    float. Its checkpoints (without amsgrad) can be loaded: they leave the spectral settings of the groups as they are.
+    Memory: the two moments, as in AdamW. A loop compiled with :func:`torch.compile` runs the step eagerly.
 
     References
     ----------
@@ -252,11 +272,18 @@ class SpectraAdamW(IntegratedSpectra):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
+        if not isinstance(group["betas"], Sequence) or isinstance(group["betas"], str):
+            raise TypeError(f"betas must be two numbers in [0, 1), got {group['betas']!r}")
         if len(group["betas"]) != 2:
             raise ValueError(f"betas must be two numbers in [0, 1), got {group['betas']!r}")
         for i, beta in enumerate(group["betas"]):
             check_real(beta, f"betas[{i}]", minimum=0, below=1)
         check_real(group["eps"], "eps", minimum=0)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if any(group.get("amsgrad") for group in state.get("param_groups", ())):
+            raise ValueError("state_dict must be of an AdamW without amsgrad")
+        super().__setstate__(state)
 
     def _accumulate(self, group: dict[str, Any], parameters: list[Tensor], foreach: bool) -> None:
         beta1, beta2 = group["betas"]
@@ -399,6 +426,7 @@ class SpectraSignum(IntegratedSpectra):
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         check_real(group["momentum"], "momentum", minimum=0, below=1)
+        check_bool(group["nesterov"], "nesterov")
         if group["nesterov"] and not group["momentum"]:
             raise ValueError("momentum must be greater than 0 for nesterov=True, got 0")
 

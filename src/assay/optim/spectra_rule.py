@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from assay.certificate import Assumption, Certificate
@@ -103,27 +104,34 @@ class SpectralOptimizer(Optimizer, abc.ABC):
         """Bound on the spectral norm of a parameter that was carried along; None before its first clipped step."""
 
     @abc.abstractmethod
-    def _set_norm_bound(self, parameter: Tensor, bound: float) -> None: ...
+    def _set_norm_bound(self, parameter: Tensor, bound: float | None) -> None:
+        """Enter a bound, or forget it."""
 
     @property
     @abc.abstractmethod
     def steps_done(self) -> int:
         """Number of steps taken, which the threshold schedule counts from."""
 
-    def attach(self, tracker: Tracker | None) -> None:
-        """Let :meth:`certificates` report what a tracker has seen; None detaches it."""
+    def attach(self, tracker: Tracker) -> None:
+        """Let :meth:`certificates` report what a tracker has seen, instead of one that was attached before."""
         self._tracker = tracker
+
+    def detach(self, tracker: Tracker) -> None:
+        """Undo :meth:`attach`, unless another tracker has taken its place."""
+        if self._tracker is tracker:
+            self._tracker = None
 
     def threshold(self, index: int = 0) -> float | None:
         """Threshold of the next step for the parameter group ``index``; None if the group is not clipped."""
         settings = self.settings_of(index)
-        if settings["clip"] is None or math.isinf(settings["clip"]):
+        # Users set group["clip"] in mid-training.
+        if settings["clip"] is None or math.isinf(check_real(settings["clip"], "clip", above=0, allow_infinite=True)):
             return None
         return scheduled_threshold(settings, self.steps_done, float(self.param_groups[index]["lr"]))
 
     def planned_steps(self) -> list[PlannedStep]:
         """What the next step will do, for every parameter whose update it clips (if it has a gradient)."""
-        planned = []
+        planned, seen = [], set()
         for index, group in enumerate(self.param_groups):
             settings, threshold = self.settings_of(index), self.threshold(index)
             if threshold is None:
@@ -131,7 +139,8 @@ class SpectralOptimizer(Optimizer, abc.ABC):
             names = group.get("param_names") or [f"{index}.{i}" for i in range(len(group["params"]))]
             lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
             for parameter, name in zip(group["params"], names, strict=True):
-                if covers(settings, parameter):
+                if covers(settings, parameter) and parameter not in seen:
+                    seen.add(parameter)
                     scale = shape_scale(settings, parameter)
                     planned.append(PlannedStep(parameter, name, lr, decay, scale, threshold, settings["method"]))
         return planned
@@ -164,17 +173,23 @@ class SpectralOptimizer(Optimizer, abc.ABC):
         Raises RuntimeError instead if the settings are strict.
         """
         finite = spectral.are_finite(directions)
-        if settings["strict"] and not all(finite):
-            raise RuntimeError(
-                f"{finite.count(False)} of {len(finite)} updates are not finite; with strict=False they are applied "
-                "without a clip and counted in nonfinite_updates"
-            )
+        if settings["strict"]:
+            refuse_nonfinite(finite)
         clipped: list[Tensor | None] = [None] * len(directions)
         usable = [i for i, flag in enumerate(finite) if flag]
         results = clip_directions([directions[i] for i in usable], settings, threshold, batched=batched)
         for i, result in zip(usable, results, strict=True):
             clipped[i] = result
         return clipped
+
+    def _check_gradients(self) -> None:
+        """Refuse what no step can be made of, before anything has changed."""
+        for index, group in enumerate(self.param_groups):
+            parameters = with_gradient(group)
+            for parameter in parameters:
+                spectral.check_dense_real(parameter.grad, "gradients")
+            if self.settings_of(index)["strict"]:
+                refuse_nonfinite(spectral.are_finite([p.grad for p in parameters]))
 
     def _start_norm_bounds(self, parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
         """Enter the Frobenius norm of the weights for the parameters that have no bound yet."""
@@ -198,11 +213,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     check_choice(settings["scope"], "scope", ("matrix", "all"))
     check_choice(settings["vector_rule"], "vector_rule", ("smooth", "code"))
     for name in ("rect_scale", "strict"):
-        if not isinstance(settings[name], bool):
-            raise TypeError(f"{name} must be True or False, got {settings[name]!r}")
+        check_bool(settings[name], name)
     check_integer(settings["warmup_steps"], "warmup_steps", minimum=0)
     if settings["base_lr"] is not None:
-        check_real(settings["base_lr"], "base_lr", minimum=0)
+        check_real(settings["base_lr"], "base_lr", above=0)
     schedule = check_choice(settings["clip_schedule"], "clip_schedule", SCHEDULES)
     final_scale = check_real(settings["final_scale"], "final_scale", minimum=0, maximum=1)
     check_real(settings["decay_fraction"], "decay_fraction", above=0, maximum=1)
@@ -212,6 +226,12 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"total_steps must be given for clip_schedule={schedule!r}, got None")
     if schedule == "exp" and final_scale == 0:
         raise ValueError("final_scale must be greater than 0 for clip_schedule='exp', got 0")
+
+
+def check_bool(flag: Any, name: str, accepted: str = "True or False") -> None:
+    """Refuse what only looks like a flag: "no" is true."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} must be {accepted}, got {flag!r}")
 
 
 def resolve_base_lr(settings: Mapping[str, Any], lr: float) -> float:
@@ -232,14 +252,41 @@ def check_parameter(parameter: Tensor) -> None:
     spectral.check_dense_real(parameter, "params")
 
 
-def check_gradient(parameter: Tensor) -> None:
-    """Refuse sparse gradients."""
-    spectral.check_dense_real(parameter.grad, "gradients")
+def refuse_nonfinite(finite: Sequence[bool]) -> None:
+    """What strict settings do about updates that are not finite."""
+    if not all(finite):
+        raise RuntimeError(
+            f"{finite.count(False)} of {len(finite)} updates are not finite or have a gradient that is not; with "
+            "strict=False they are applied without a clip and counted in nonfinite_updates"
+        )
+
+
+def with_gradient(group: Mapping[str, Any]) -> list[Tensor]:
+    """The parameters of a group that have a gradient; one that is in it twice (tied weights) comes once."""
+    return list(dict.fromkeys(p for p in group["params"] if p.grad is not None))
+
+
+def pieces(tensors: Sequence[Tensor], limit: float) -> Iterator[list[Tensor]]:
+    """Consecutive tensors with at most ``limit`` entries together, or one with more."""
+    piece, entries = [], 0
+    for tensor in tensors:
+        if piece and entries + tensor.numel() > limit:
+            yield piece
+            piece, entries = [], 0
+        piece.append(tensor)
+        entries += tensor.numel()
+    if piece:
+        yield piece
 
 
 def covers(settings: Mapping[str, Any], parameter: Tensor) -> bool:
-    """Whether the updates of a parameter are clipped: matrices always, the others with ``scope="all"``."""
-    return parameter.numel() > 0 and (parameter.ndim >= 2 or settings["scope"] == "all")
+    """Whether the updates of a parameter are clipped: matrices always, the others with ``scope="all"``.
+
+    Neither the integers of a quantized layer, which have no gradient, nor what has no shape yet.
+    """
+    if is_lazy(parameter) or not parameter.is_floating_point() or parameter.numel() == 0:
+        return False
+    return parameter.ndim >= 2 or settings["scope"] == "all"
 
 
 def shape_scale(settings: Mapping[str, Any], parameter: Tensor) -> float:
@@ -298,14 +345,15 @@ def clip_directions(
 def clip_gradients(parameters: Sequence[Tensor], settings: Mapping[str, Any]) -> None:
     """Clip the finite gradients of matrices in place at ``pre_clip``."""
     threshold = settings["pre_clip"]
-    if threshold is None or math.isinf(threshold):
+    if threshold is None or math.isinf(check_real(threshold, "pre_clip", above=0, allow_infinite=True)):
         return
     gradients = [p.grad for p in parameters if p.grad is not None and p.grad.ndim >= 2 and p.grad.numel()]
     finite = [g for g, flag in zip(gradients, spectral.are_finite(gradients), strict=True) if flag]
     method = settings["method"] if settings["method"] in ("newton_schulz", "eigh", "svd") else "auto"
     soft = {**settings, "method": method}
-    for gradient, clipped in zip(finite, clip_directions(finite, soft, threshold, batched=True), strict=True):
-        gradient.copy_(clipped)
+    for piece in pieces(finite, spectral.BATCH_ENTRIES):
+        for gradient, clipped in zip(piece, clip_directions(piece, soft, threshold, batched=True), strict=True):
+            gradient.copy_(clipped)
 
 
 def weight_norm_certificate(

@@ -22,7 +22,6 @@ from assay.optim.spectral_kernels import (
     largest_singular_values,
     normalize,
     soft_clip,
-    working_dtype,
 )
 from assay.validation import check_choice, check_integer, check_real
 
@@ -36,7 +35,7 @@ __all__ = [
 Method = Literal["auto", "newton_schulz", "eigh", "svd"]
 
 # Batches of equal shapes are cut into pieces of at most this many entries, which bounds the temporary memory.
-_BATCH_ENTRIES = 1 << 24
+BATCH_ENTRIES = 1 << 24
 
 
 def soft_spectral_clip(
@@ -256,10 +255,10 @@ def clip_vector(v: Tensor, c: float, rule: Literal["smooth", "code"]) -> Tensor:
 
     The rule ``"code"`` leaves a vector of norm at most ``c`` alone and jumps from ``c`` to ``c / sqrt(2)`` above.
     """
-    norm = torch.linalg.vector_norm(v, dtype=working_dtype(v))
-    factor = 1.0 / torch.sqrt(1.0 + (norm / c) ** 2)
-    if rule == "code":
-        factor = torch.where(norm <= c, torch.ones_like(factor), factor)
+    norm = torch.linalg.vector_norm(v, dtype=exact_dtype(v))  # in which the squares of float32 do not overflow
+    below = torch.rsqrt(1.0 + (norm / c).square())
+    above = c / norm * torch.rsqrt(1.0 + (c / norm).square())
+    factor = torch.where(norm <= c, torch.ones_like(norm) if rule == "code" else below, above)
     return (v * factor).to(v.dtype)
 
 
@@ -318,7 +317,9 @@ def check_ns_steps(ns_steps: Any) -> int | Literal["auto"]:
 
 
 def check_dense_real(tensor: Tensor, name: str) -> None:
-    """Refuse sparse and complex tensors."""
+    """Refuse sparse and complex tensors, and those without data."""
+    if tensor.is_meta:
+        raise TypeError(f"{name} must have data, got a tensor on the meta device")
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be dense, got layout {tensor.layout}")
     if tensor.is_complex():
@@ -350,7 +351,7 @@ def _batches(tensors: Sequence[Tensor]) -> Iterable[tuple[Tensor, list[Tensor]]]
     for tensor in tensors:
         kinds[tuple(as_matrix(tensor).shape), tensor.dtype, tensor.device].append(tensor)
     for members in kinds.values():
-        size = max(1, _BATCH_ENTRIES // members[0].numel())
+        size = max(1, BATCH_ENTRIES // members[0].numel())
         for start in range(0, len(members), size):
             piece = members[start : start + size]
             yield torch.stack([as_matrix(t) for t in piece]), piece

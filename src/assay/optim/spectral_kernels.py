@@ -33,6 +33,8 @@ _FLOAT32_RATIO = 10.0
 _PRODUCT_RATIO = 20.0
 # Beyond this range the Gram matrix does not resolve the singular values near the threshold, not even in float64.
 _EIGH_RATIO = 1e5
+# In float32 the squares of matrices in the unit of a threshold outside of these would be subnormal or overflow.
+_FLOAT32_THRESHOLDS = (1e-15, 1e15)
 # The quintic of Muon raises small singular values 3.4-fold per step; the second one then converges cubically to 1.
 _MUON_QUINTIC = (3.4445, -4.7750, 2.0315)
 _CONVERGENT_QUINTIC = (15 / 8, -10 / 8, 3 / 8)
@@ -42,18 +44,24 @@ _NORMALIZE_STEPS = 10
 
 def soft_clip(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"]) -> Tensor:
     """The soft clip of a batch, by one of ``"auto"``, ``"newton_schulz"``, ``"eigh"`` and ``"svd"``."""
-    match _resolve(method, x):
-        case "newton_schulz":
-            work = x.to(working_dtype(x))
-            clipped = _soft_newton_schulz(work, c, ns_steps) if ns_steps != "auto" else _soft_in_stages(work, c)
-            return clipped.to(x.dtype)
-        case chosen:
-            return _by_decomposition(x, lambda s2: torch.rsqrt(1.0 + s2), chosen, c)
+    chosen = _resolve(method, x)
+    if chosen == "newton_schulz":
+        work = x.to(working_dtype(x))
+        if ns_steps != "auto":
+            return _soft_newton_schulz(work, c, ns_steps).to(x.dtype)
+        lowest, highest = _FLOAT32_THRESHOLDS
+        if work.dtype == torch.float64 or lowest <= c <= highest:
+            clipped = _soft_in_stages(work, c)
+            if clipped is not None:
+                return clipped.to(x.dtype)
+        chosen = "svd"
+    return _by_decomposition(x, lambda s2: torch.rsqrt(1.0 + s2), _soft_values, chosen, c)
 
 
 def hard_clip(x: Tensor, c: float, method: str) -> Tensor:
     """The hard clip of a batch, by ``"svd"`` or, for any other method, by ``"eigh"``."""
-    return _by_decomposition(x, lambda s2: torch.rsqrt(s2.clamp_min(1.0)), "svd" if method == "svd" else "eigh", c)
+    chosen = "svd" if method == "svd" else "eigh"
+    return _by_decomposition(x, lambda s2: torch.rsqrt(s2.clamp_min(1.0)), lambda s, c: s.clamp_max(c), chosen, c)
 
 
 def normalize(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"]) -> Tensor:
@@ -61,7 +69,7 @@ def normalize(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"])
     chosen = _resolve(method, x)
     if chosen == "newton_schulz":
         return (_orthogonalize(x, _NORMALIZE_STEPS if ns_steps == "auto" else ns_steps) * c).to(x.dtype)
-    wide, transposed = _wide(x.to(exact_dtype(x)))
+    wide, transposed = _wide(_unit(x.to(exact_dtype(x))))
     if chosen == "eigh":
         squares, vectors = torch.linalg.eigh(_gram(wide))
         # Below this the decomposition does not know a square to 4 digits, and its inverse root would break the cap.
@@ -78,7 +86,8 @@ def normalize(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"])
 def largest_singular_values(x: Tensor) -> Tensor:
     """Largest singular value of every matrix of a batch, in the widest float of the device."""
     wide, _ = _wide(x.to(exact_dtype(x)))
-    return torch.linalg.eigvalsh(_gram(wide))[..., -1].clamp_min(0).sqrt()
+    scale = _scale(wide)
+    return scale[..., 0, 0] * torch.linalg.eigvalsh(_gram(wide / scale))[..., -1].clamp_min(0).sqrt()
 
 
 def newton_schulz_steps(a: float) -> int:
@@ -110,6 +119,21 @@ def _gram(wide: Tensor) -> Tensor:
     return wide @ wide.mT
 
 
+def _scale(x: Tensor) -> Tensor:
+    """Largest absolute entry of every matrix, positive: what it is divided by so that no square overflows."""
+    return x.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / _scale(x)
+
+
+def _soft_values(values: Tensor, c: float) -> Tensor:
+    """The soft clip of singular values of any size: ``s c / hypot(s, c)`` without an overflow."""
+    smaller, larger = values.clamp_max(c), values.clamp_min(c)
+    return smaller / torch.sqrt(1.0 + (smaller / larger).square())
+
+
 def _largest_eigenvalue_bound(gram: Tensor) -> Tensor:
     """An upper bound that is rarely 1.5 times too large: the fourth root of the sum of the fourth powers.
 
@@ -120,8 +144,17 @@ def _largest_eigenvalue_bound(gram: Tensor) -> Tensor:
     return rows * torch.linalg.matrix_norm(unit @ unit).sqrt().clamp_max(1.0)
 
 
-def _by_decomposition(x: Tensor, factor: Callable[[Tensor], Tensor], method: str, unit: float) -> Tensor:
-    """``x`` with every singular value ``s`` multiplied by ``factor((s / unit) ** 2)``, which is 1 for ``s << unit``."""
+def _by_decomposition(
+    x: Tensor,
+    factor: Callable[[Tensor], Tensor],
+    clipped: Callable[[Tensor, float], Tensor],
+    method: str,
+    unit: float,
+) -> Tensor:
+    """``x`` with every singular value ``s`` replaced by ``clipped(s, unit)``.
+
+    For the Gram matrix that is a multiplication by ``factor((s / unit) ** 2)``, which is 1 for ``s << unit``.
+    """
     if method == "eigh":
         wide, transposed = _wide(x.to(working_dtype(x)))
         gram = _gram(wide / unit)
@@ -129,25 +162,37 @@ def _by_decomposition(x: Tensor, factor: Callable[[Tensor], Tensor], method: str
         if not narrow and wide.dtype != exact_dtype(x):
             wide = wide.to(exact_dtype(x))
             gram = _gram(wide / unit)
-        squares, vectors = torch.linalg.eigh(gram)
-        squares = squares.clamp_min(0)
-        if bool((squares[..., -1] <= _EIGH_RATIO**2).all()):
-            # What is taken away, not what is left: a matrix far below the threshold comes back to the last digit.
-            excess = (1.0 - factor(squares)).unsqueeze(-2)
-            if bool((squares[..., -1] <= _PRODUCT_RATIO**2).all()):
-                wide, vectors, excess = (t.to(working_dtype(x)) for t in (wide, vectors, excess))
-            result = wide - ((vectors * excess) @ vectors.mT) @ wide
-            return (result.mT if transposed else result).to(x.dtype)
+        # The trace, the sum of the squares, is above this only if the largest square is above its limit.
+        traces = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        if bool((traces <= gram.shape[-1] * _EIGH_RATIO**2).all()):
+            squares, vectors = torch.linalg.eigh(gram)
+            squares = squares.clamp_min(0)
+            if bool((squares[..., -1] <= _EIGH_RATIO**2).all()):
+                # What is taken away, not what is left: a matrix far below the threshold comes back to the last digit.
+                excess = (1.0 - factor(squares)).unsqueeze(-2)
+                if bool((squares[..., -1] <= _PRODUCT_RATIO**2).all()):
+                    wide, vectors, excess = (t.to(working_dtype(x)) for t in (wide, vectors, excess))
+                result = wide - ((vectors * excess) @ vectors.mT) @ wide
+                return (result.mT if transposed else result).to(x.dtype)
     left, values, right = torch.linalg.svd(x.to(exact_dtype(x)), full_matrices=False)
-    return ((left * (values * factor((values / unit) ** 2)).unsqueeze(-2)) @ right).to(x.dtype)
+    return ((left * clipped(values, unit).unsqueeze(-2)) @ right).to(x.dtype)
 
 
-def _soft_in_stages(x: Tensor, c: float) -> Tensor:
-    """Newton-Schulz soft clip with as many iterations and stages as the largest singular value asks for."""
+def _soft_in_stages(x: Tensor, c: float) -> Tensor | None:
+    """Newton-Schulz soft clip with as many iterations and stages as the largest singular value asks for.
+
+    None if the squares of the singular values overflow.
+    """
     wide, transposed = _wide(x / c)
     gram = _gram(wide)
     bound = _largest_eigenvalue_bound(gram)
     largest = math.sqrt(float(bound.amax()))
+    if not largest <= math.sqrt(torch.finfo(x.dtype).max) / _STAGE_RATIO:
+        return None
+    if (
+        largest**2 < torch.finfo(x.dtype).eps / 4
+    ):  # nothing to clip, and the unit may have been too large for the digits
+        return x.clone()
     n_stages = max(1, math.ceil(math.log(max(largest, 1.0)) / math.log(_STAGE_RATIO)))
     reduction = largest ** (1 / n_stages)
     remaining = 1.0  # of 1/c^2, in units in which c is 1
@@ -167,16 +212,20 @@ def _soft_in_stages(x: Tensor, c: float) -> Tensor:
 def _soft_newton_schulz(x: Tensor, c: float, steps: int) -> Tensor:
     """Newton-Schulz soft clip with a given number of iterations, in one stage."""
     wide, transposed = _wide(x)
-    gram = _gram(wide / c)
-    result = _inverse_root(gram, _largest_eigenvalue_bound(gram), steps) @ wide
+    c = min(max(c, torch.finfo(x.dtype).tiny), torch.finfo(x.dtype).max)
+    # In units of the threshold or of the largest entry, whichever is larger, nothing overflows.
+    unit = _scale(wide).clamp_min(c)
+    gram = _gram(wide / unit)
+    inverse = _inverse_root(gram, _largest_eigenvalue_bound(gram), steps, shift=(c / unit).square())
+    result = (c / unit * inverse) @ wide
     return result.mT if transposed else result
 
 
-def _inverse_root(gram: Tensor, bound: Tensor, steps: int) -> Tensor:
-    """``(I + gram)^(-1/2)`` by the coupled Newton-Schulz iteration; no eigenvalue of ``gram`` is above ``bound``."""
-    scale = 1.0 + bound[..., None, None]
+def _inverse_root(gram: Tensor, bound: Tensor, steps: int, *, shift: Tensor | float = 1.0) -> Tensor:
+    """``(shift I + gram)^(-1/2)`` by the coupled Newton-Schulz iteration; ``bound`` is above all eigenvalues."""
+    scale = shift + bound[..., None, None]
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    root = (gram + identity) / scale
+    root = (gram + shift * identity) / scale
     correction = 1.5 * identity - 0.5 * root
     inverse = correction
     for _ in range(steps - 1):
@@ -189,9 +238,8 @@ def _inverse_root(gram: Tensor, bound: Tensor, steps: int) -> Tensor:
 def _orthogonalize(x: Tensor, steps: int) -> Tensor:
     """Polar factor by Muon's quintic iteration, with convergent steps at the end."""
     wide, transposed = _wide(x.to(working_dtype(x)))
-    tiny = torch.finfo(wide.dtype).tiny
-    wide = wide / wide.abs().amax((-2, -1), keepdim=True).clamp_min(tiny)  # no overflow in the norm
-    y = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp_min(tiny)
+    wide = _unit(wide)  # no overflow in the norm
+    y = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny)
     polishing = min(steps, _POLISHING_STEPS)
     for a, b, c in (steps - polishing) * [_MUON_QUINTIC] + polishing * [_CONVERGENT_QUINTIC]:
         gram = y @ y.mT

@@ -46,8 +46,9 @@ def available() -> MappingProxyType[str, type[Study]]:
             study = point.load()
             if not (isinstance(study, type) and issubclass(study, Study)):
                 raise TypeError(f"{point.value} is not a subclass of assay.lab.Study")
-            if "name" not in vars(study):
-                study.name = point.name
+            if "name" not in vars(study):  # set here, it would be missing in the workers
+                raise ValueError(f"{point.value} must have a name, e.g. name = {point.name!r}")
+            study.check_declarations()
             if found.get(study.name, study) is not study:
                 raise ValueError(f"there already is a study {study.name!r}")
         except Exception as error:  # noqa: BLE001  a broken plug-in must not take the command line down

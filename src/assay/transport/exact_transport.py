@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from numba import njit
 from scipy.optimize import linear_sum_assignment
 
-__all__ = ["exact_transport", "network_simplex"]
+__all__ = ["NetworkSimplex", "exact_transport", "largest_feasible_potential", "network_simplex"]
 
 # An entry enters the tree when it gains more than this share of the range of the costs: below it is rounding.
 _GAIN = 1e-14
@@ -124,17 +124,58 @@ def network_simplex(
     >>> float(cost[rows, columns] @ mass), float(p @ phi + q @ psi)
     (1.5, 1.5)
     """
-    cost = np.ascontiguousarray(cost, dtype=np.float64)
-    n, m = cost.shape
-    parent, flow, root = _greedy_tree(cost, np.array(p, dtype=np.float64), np.array(q, dtype=np.float64))
-    phi, psi = np.empty(n), np.empty(m)
-    gain = _GAIN * (float(cost.max()) - float(cost.min()))
-    _pivot_until_optimal(cost, parent, flow, root, phi, psi, gain)
-    child = np.array([v for v in range(n + m) if v != root and flow[v] > 0.0], dtype=np.int64)
-    above = parent[child]
-    rows, columns = np.minimum(child, above), np.maximum(child, above) - n
-    # The largest phi that is feasible for psi: exactly feasible, not up to the tolerance.
-    return rows, columns, flow[child], largest_feasible_potential(cost, psi), psi
+    return NetworkSimplex(p, q).solve(cost)
+
+
+class NetworkSimplex:
+    """The network simplex for one pair of distributions and a sequence of costs, each solved from where the last
+    one ended.
+
+    Parameters
+    ----------
+    p, q : numpy.ndarrays of shapes (rows,) and (columns,)
+        Positive weights of equal total.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.transport.exact_transport import NetworkSimplex
+    >>> simplex = NetworkSimplex(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
+    >>> for cost in (np.array([[0.0, 1.0], [1.0, 3.0]]), np.array([[0.0, 1.0], [1.0, 1.5]])):
+    ...     rows, columns, mass, phi, psi = simplex.solve(cost)
+    ...     print(cost[rows, columns] @ mass)
+    1.5
+    0.875
+    """
+
+    def __init__(self, p: Float[np.ndarray, " rows"], q: Float[np.ndarray, " columns"]):
+        self.p, self.q = np.array(p, dtype=np.float64), np.array(q, dtype=np.float64)
+        self._tree: tuple[np.ndarray, np.ndarray, int] | None = None
+
+    def solve(
+        self, cost: Float[np.ndarray, "rows columns"]
+    ) -> tuple[
+        Int[np.ndarray, " entries"],
+        Int[np.ndarray, " entries"],
+        Float[np.ndarray, " entries"],
+        Float[np.ndarray, " rows"],
+        Float[np.ndarray, " columns"],
+    ]:
+        """As :func:`network_simplex`, from the tree of the last call."""
+        cost = np.ascontiguousarray(cost, dtype=np.float64)
+        n, m = cost.shape
+        if self._tree is None:
+            self._tree = _greedy_tree(cost, self.p.copy(), self.q.copy())
+        parent, flow, root = self._tree
+        phi, psi = np.empty(n), np.empty(m)
+        gain = _GAIN * (float(cost.max()) - float(cost.min()))
+        _pivot_until_optimal(cost, parent, flow, root, phi, psi, gain)
+        child = np.flatnonzero(flow > 0.0)
+        child = child[child != root]
+        above = parent[child]
+        rows, columns = np.minimum(child, above), np.maximum(child, above) - n
+        # The largest phi that is feasible for psi: exactly feasible, not up to the tolerance.
+        return rows, columns, flow[child], largest_feasible_potential(cost, psi), psi
 
 
 @njit(cache=True)

@@ -5,9 +5,10 @@ the plan says who goes with whom, a few Frank-Wolfe steps end the matter. Each f
 polytope at which the linearised objective is least (an assignment, or a network simplex for general weights) and
 goes there along the segment as far as the objective falls, which for a quadratic objective is known in closed form.
 A plan whose gap is zero but whose vertex is strictly lower is a saddle point (the product of the marginals on a
-regular graph is one); it is left for that vertex. When the steps zigzag, they are made along cycles
-(:mod:`assay.transport.gw_circulations`). The objective never rises, the marginals stay exact, and a run that stops
-after a full step stands on a vertex: its Frank-Wolfe gap is zero, not small.
+regular graph is one); it is left for that vertex. A one-to-one plan is also left when exchanging the partners of
+two points lowers it, which no first-order step sees. When the steps zigzag, the rows and columns that do not settle
+are solved on their own (:mod:`assay.transport.gw_settle`). The objective never rises, the marginals stay exact, and
+a run that stops after a full step stands on a vertex: its Frank-Wolfe gap is zero, not small.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
 
-from assay.transport.exact_transport import exact_transport
-from assay.transport.gw_circulations import best_step, circulate
+from assay.transport.exact_transport import NetworkSimplex
+from assay.transport.gw_circulations import best_step, exchange
 from assay.transport.gw_products import Sandwich
+from assay.transport.gw_settle import settle_block
 
 __all__ = ["Finish", "vertex_finish"]
 
@@ -118,12 +121,18 @@ def vertex_finish(
     (0.0, True)
     """
     products, spent = 0, 0
+    one_to_one = len(p) == len(q) and np.ptp(p) == 0.0 and np.ptp(q) == 0.0
+    simplex = NetworkSimplex(p, q)
     segment_next = False  # whether the last round of cycles did less than a segment would have
     for steps in range(max_steps + 1):
-        scores = product.cpu().numpy() if isinstance(product, torch.Tensor) else product
-        vertex = exact_transport(scores, p, q, maximize=True)
-        triplets = vertex.tocoo()
-        rows, columns, mass = triplets.row, triplets.col, triplets.data
+        scores = _on_cpu(product)
+        if one_to_one and steps < _SEGMENTS:
+            rows, columns = linear_sum_assignment(scores, maximize=True)
+            mass = np.full(len(p), p[0])
+        else:
+            # Later costs differ little from one step to the next: the simplex goes on from its last vertex.
+            rows, columns, mass, _, _ = simplex.solve(-scores)
+        vertex = sp.csr_array((mass, (rows, columns)), shape=scores.shape)
         inner = float((product * plan).sum()) if isinstance(plan, torch.Tensor) else float(np.vdot(product, plan))
         at_vertex = float(scores[rows, columns] @ mass)
         slope = at_vertex - inner
@@ -138,15 +147,22 @@ def vertex_finish(
         curvature = inner - 2.0 * at_vertex + inner_there
         # At a saddle point the slope is zero and the vertex still lower: there only the curvature shows the way out.
         if stationary and 2.0 * (2.0 * slope + curvature) <= _LOWER * scale:
-            break
+            if not one_to_one or len(np.flatnonzero(_on_cpu(plan))) > len(p):
+                break
+            swaps = exchange(sandwich, plan, product, scale)
+            products, spent = products + swaps.products, spent + swaps.multiply_adds
+            if swaps.decrease == 0.0:
+                break
+            record("finish", scale - 2.0 * inner - swaps.decrease, cost + swaps.multiply_adds)
+            continue
         t = best_step(slope, curvature)
         predicted = 2.0 * (2.0 * t * slope + t * t * curvature)
         if t < 1.0 and steps >= _SEGMENTS and not segment_next:
-            round_ = circulate(sandwich, plan, product, vertex, p, q)
-            products, spent = products + round_.products, spent + round_.multiply_adds
-            segment_next = round_.decrease < predicted
-            if round_.decrease > 0.0:
-                record("finish", scale - 2.0 * inner - round_.decrease, cost + round_.multiply_adds)
+            cycles = settle_block(sandwich, plan, product, vertex, p, q, 0.1 * gap_tol * scale)
+            products, spent = products + cycles.products, spent + cycles.multiply_adds
+            segment_next = cycles.decrease < predicted
+            if cycles.decrease > 0.0:
+                record("finish", scale - 2.0 * inner - cycles.decrease, cost + cycles.multiply_adds)
                 continue
         segment_next = False
         _move(plan, t, rows, columns, mass)
@@ -159,6 +175,10 @@ def vertex_finish(
             product += product_there
         record("finish", scale - 2.0 * inner - predicted, cost)
     return Finish(plan, scale - 2.0 * inner, max(gap, 0.0), steps, stationary, products, spent)
+
+
+def _on_cpu(matrix: Any) -> np.ndarray:
+    return matrix.cpu().numpy() if isinstance(matrix, torch.Tensor) else matrix
 
 
 def _entries(matrix: Any, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -59,6 +59,14 @@ class DenseFactor:
         self.size = int(matrix.shape[0])
         self.weight = self.size**2
 
+    def on_cpu(self) -> np.ndarray:
+        """The matrix as a numpy array."""
+        return self.matrix.cpu().numpy() if isinstance(self.matrix, torch.Tensor) else self.matrix
+
+    def block(self, index: np.ndarray) -> np.ndarray:
+        """``C[index, index]`` as a dense numpy array."""
+        return self.on_cpu()[np.ix_(index, index)]
+
     def left(self, coupling, out=None):
         """``C X``."""
         return _matmul(self.matrix, coupling, out)
@@ -122,6 +130,14 @@ class SparseFactor:
         self.size = int(matrix.shape[0])
         self.weight = int(matrix.nnz)
         self._csr = (matrix.indptr, matrix.indices, matrix.data)
+
+    def on_cpu(self) -> sp.csr_array:
+        """The matrix."""
+        return self.matrix
+
+    def block(self, index: np.ndarray) -> np.ndarray:
+        """``C[index, index]`` as a dense numpy array."""
+        return self.matrix[index][:, index].toarray()
 
     def left(self, coupling: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """``C X``."""
@@ -202,6 +218,14 @@ class TorchSparseFactor:
         values = torch.from_numpy(np.asarray(triplets.data))
         tensor = torch.sparse_coo_tensor(where, values, matrix.shape, device=device, check_invariants=True)
         self.matrix = tensor.coalesce()
+
+    def on_cpu(self) -> sp.csr_array:
+        """The matrix, as scipy has it."""
+        return self._pattern.matrix
+
+    def block(self, index: np.ndarray) -> np.ndarray:
+        """``C[index, index]`` as a dense numpy array."""
+        return self._pattern.block(index)
 
     def left(self, coupling: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``C X``."""
