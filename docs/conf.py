@@ -2,15 +2,15 @@
 
 import importlib.metadata
 import sys
-from pathlib import Path
 import warnings
+from pathlib import Path
 
 from sphinx_gallery.sorting import FileNameSortKey
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "assay"
-copyright = "2026, the assay developers"  # noqa: A001
+copyright = "2026, the assay developers"
 author = "the assay developers"
 release = importlib.metadata.version("assay")
 version = release

@@ -1,7 +1,7 @@
 """``.. study:: family/method``: what a study declares, as tables of a documentation page.
 
-The page says in prose when the method is of use and what the study found; the facts (interface, promise, contenders, claims, example,
-citation) come from the study itself, so that they cannot differ from what is run.
+The page says in prose when the method is of use and what the study found; the facts (interface, promise,
+contenders, claims, example, citation) come from the study itself, so that they cannot differ from what is run.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class StudyDirective(SphinxDirective):
 
     @staticmethod
     def _claims(study) -> list[str]:
-        rows = [
-            (c.id, c.statement, f"{c.relation} {c.number:g}", ", ".join(c.sizes), c.source) for c in study.claims
-        ]
+        rows = [(c.id, c.statement, f"{c.relation} {c.number:g}", ", ".join(c.sizes), c.source) for c in study.claims]
         return _table("Claims", ("", "claim", "promised", "judged at", "from"), rows)
 
     @staticmethod

@@ -23,12 +23,16 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = ("data", "games", "graphs", "lab", "optim", "studies", "supervised", "transport")
 
-__all__ = ["Assumption", "Certificate", "CertificateError", "__version__", *_SUBPACKAGES]
+_HOME = {"ConvergenceWarning": "validation", "MissingExtraError": "extras", "Result": "result"}
+
+__all__ = ["Assumption", "Certificate", "CertificateError", "__version__", *_HOME, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"assay.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(f"assay.{_HOME[name]}"), name)
     raise AttributeError(f"module 'assay' has no attribute {name!r}")
 
 

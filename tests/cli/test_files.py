@@ -175,6 +175,25 @@ def test_linear_core_on_a_table(tmp_path):
     assert "cross-validation" in words.stdout
 
 
+def test_identifiers_do_not_blow_up_and_na_is_a_label(tmp_path):
+    rng = np.random.default_rng(0)
+    side = rng.integers(2, size=3000)
+    frame = pd.DataFrame(
+        {
+            "id": [f"row {i}" for i in range(3000)],
+            "x": side + 0.1 * rng.normal(size=3000),
+            "country": np.where(side, "NA", "DE"),
+        }
+    )
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    done = assay("supervised", "linear-core", tmp_path / "data.csv", "--target", "country", "--json")
+    assert done.exit_code == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["classes"] == ["DE", "NA"]
+    assert len(content["features"]) <= 52
+    assert np.mean(content["accuracy"]) > 0.99
+
+
 @pytest.mark.parametrize(
     "frame, message",
     [

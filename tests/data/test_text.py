@@ -63,5 +63,12 @@ def test_bad_input():
             encode_text("abc", train_fraction=fraction)
     with pytest.raises(TypeError, match=r"^text must be a string"):
         unchecked(b"abc")
+    for unit in ("byte", "character"):
+        with pytest.raises(ValueError, match=r"^text must not have half a surrogate pair .* at 2$"):
+            encode_text("ab\ud800", unit=unit)
+    for tokens in ([-1], [0, 2]):
+        with pytest.raises(ValueError, match=r"^tokens must be in \[0, 2\)"):
+            encode_text("ab").decode(np.array(tokens))
+    assert encode_text("ab").decode(np.array([], dtype=int)) == ""
     with pytest.raises(ValueError, match=r"^unit must be one of"):
         unchecked("abc", unit="word")

@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import numpy as np
@@ -161,6 +162,17 @@ def test_the_last_strategies_come_without_a_promise():
     assert not result.certified
 
 
+@pytest.mark.parametrize("factor", [0.0, 0.9, 1.1, np.nan])
+def test_what_is_not_a_strategy_breaks_the_certificate(monkeypatch, factor):
+    averaged = RegretMatching.averaged
+    monkeypatch.setattr(
+        RegretMatching, "averaged", property(lambda run: tuple(factor * part for part in averaged.fget(run)))
+    )
+    result = prm_plus(BIASED_RPS, 50)
+    assert math.isnan(result.gap)
+    assert not result.certificates[0].holds
+
+
 def test_known_equilibria():
     result = prm_plus(BIASED_RPS, 5000)
     np.testing.assert_allclose(result.x, [0.2, 0.6, 0.2], atol=1e-3)
@@ -253,3 +265,8 @@ def test_bad_payoffs(payoff, error, message):
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
         prm_plus(BIASED_RPS, **options)
+
+
+def test_a_switch_is_true_or_false():
+    with pytest.raises(TypeError, match="alternating must be True or False, got 1"):
+        inspect.unwrap(prm_plus)(BIASED_RPS, 1, alternating=1)  # without the type checks of the tests

@@ -168,6 +168,33 @@ def test_a_singular_system_is_reported():
         splitting.newton(x, y, np.full(3, np.inf), x, 1e-10)
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e-8, 1e8, 1e300])
+def test_only_the_product_of_step_and_payoffs_matters(unit):
+    payoff, w = game(3, (6, 9))
+    payoff /= abs(payoff).max()
+    plain, scaled = drs_residual(payoff, w, 0.7), drs_residual(unit * payoff, w, 0.7 / unit)
+    for one, other in zip(plain, scaled, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+    steps = newton_step(payoff, *plain, 0.1, 0.7), newton_step(unit * payoff, *plain, 0.1, 0.7 / unit)
+    np.testing.assert_allclose(*steps, atol=1e-9)
+
+
+def test_a_game_of_zeros():
+    residual, x, y = drs_residual(np.zeros((2, 3)), np.zeros(5), 1.0)
+    np.testing.assert_allclose(residual, -np.concatenate((x, y)))
+
+
+def test_weighted_products_with_columns():
+    rng = np.random.default_rng(0)
+    for payoff in (rng.normal(size=(5, 8)), rng.normal(size=(8, 5))):
+        weights = rng.random(8)
+        for kind in (payoff, sp.csr_array(payoff), sp.csr_array(payoff * (rng.random(payoff.shape) < 0.06))):
+            dense = kind if kind is payoff else kind.toarray()
+            small = dense if dense.shape[0] == 5 else dense.T
+            product = GameSplitting(kind, 1.0).weighted_gram(weights)
+            np.testing.assert_allclose(np.tril(product), np.tril(small * weights @ small.T), atol=1e-12)
+
+
 # Projection onto the simplex.
 
 
@@ -189,6 +216,7 @@ def test_the_projection_of_known_points():
     np.testing.assert_allclose(project_simplex([1e17, 1e17, 0]), [0.5, 0.5, 0])
     np.testing.assert_allclose(project_simplex(np.zeros(4)), 0.25)
     assert nearest_distribution(np.full(3, 1e300)).sum() == pytest.approx(1)
+    np.testing.assert_array_equal(project_simplex([1.7e308, -1.7e308]), [1, 0])
     with pytest.raises(ValueError, match="point must be a finite 1-D array"):
         project_simplex([np.nan])
 
@@ -204,6 +232,11 @@ def test_the_projection_of_known_points():
         (lambda a: drs_residual(a, np.zeros(5), 0.0), "step_size must be greater than 0"),
         (lambda a: lift(a, [1, 0], [1, 0], 1.0), "y must have length 3"),
         (lambda a: lift(a, [1, 0], [1, 0, 0], -1.0), "step_size must be greater than 0"),
+        (lambda a: drs_residual(a, np.zeros(5), 1e9), r"step_size must be at most 1e\+08 over"),
+        (lambda a: lift(1e299 * a, [1, 0], [0, 1, 0], 1e12), "step_size must be such that its products with payoffs"),
+        (lambda a: residual_gap_bound(1.0, 0.0, 1.0), "step_size must be greater than 0"),
+        (lambda a: residual_gap_bound(-1.0, 1.0, 1.0), "residual_norm must be at least 0"),
+        (lambda a: residual_gap_bound(1.0, 1.0, np.nan), "spectral_norm must be finite"),
         (lambda a: lift(a[0], [1, 0], [1, 0, 0], 1.0), "payoff must be a finite 2-D array"),
         (lambda a: newton_step(a, np.zeros(4), [1, 0], [1, 0, 0], 1.0, 1.0), "residual must have length 5"),
         (lambda a: newton_step(a, np.zeros(5), [1, 1], [1, 0, 0], 1.0, 1.0), "x must sum to 1"),

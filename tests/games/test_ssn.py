@@ -1,5 +1,7 @@
+import inspect
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -122,6 +124,28 @@ def test_a_broken_answer_breaks_its_certificates():
     assert ssn._residual_certificate(splitting, x, y, 1.0).holds
 
 
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        pytest.param(lambda x, y: (0 * x, 0 * y), id="nothing"),
+        pytest.param(lambda x, y: (1.001 * x, y), id="too much"),
+        pytest.param(lambda x, y: (x, 0.999 * y), id="too little"),
+        pytest.param(lambda x, y: (x - 0.1 + 0.1 * x.size * (np.arange(x.size) == 0), y), id="negative"),
+        pytest.param(lambda x, y: (x, np.where(y == y.max(), np.nan, y)), id="nan"),
+        pytest.param(lambda x, y: (np.roll(x, 1), y), id="exchanged rows"),
+        pytest.param(lambda x, y: (x, y[::-1]), id="exchanged columns"),
+        pytest.param(lambda x, y: ((x + 1e-6 * np.eye(x.size)[0]) / (1 + 1e-6), y), id="slightly off"),
+    ],
+)
+def test_corrupted_strategies_break_the_certificate_of_the_gap(corrupt):
+    payoff = uniform(0, (20, 30))
+    solved = solve_matrix_game(payoff)
+    assert ssn._result(payoff, solved.x, solved.y, 1e-10).certified
+    result = ssn._result(payoff, *corrupt(solved.x, solved.y), 1e-10)
+    assert not result.certified
+    assert not result.converged
+
+
 @given(payoff=arrays(np.float64, st.tuples(st.integers(1, 8), st.integers(1, 8)), elements=st.floats(-5, 5, width=16)))
 @settings(max_examples=150, deadline=None)
 def test_any_small_game_is_solved(payoff):
@@ -174,6 +198,92 @@ def test_degenerate_games(payoff):
     assert result.converged, str(result.certificates[0])
     assert result.certified
     assert result.value == pytest.approx(linear_program(payoff.astype(float))[0], abs=1e-9)
+
+
+def rescaled(rows, columns, digits):
+    units = 10.0 ** np.random.default_rng(1).uniform(-digits, digits, (rows, columns))
+    return units * uniform(0, (30, 40))
+
+
+def with_barriers(size):
+    payoff = uniform(0, (30, 40))
+    payoff[3], payoff[:, 5] = size, -size
+    return payoff
+
+
+def with_forbidden_pairs(size):
+    return np.where(np.random.default_rng(1).random((30, 40)) < 0.05, size, uniform(0, (30, 40)))
+
+
+def with_one_huge_payoff(size):
+    payoff = uniform(0, (30, 40))
+    payoff[0, 0] = size
+    return payoff
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
+@pytest.mark.parametrize("kind", [with_barriers, with_forbidden_pairs, with_one_huge_payoff])
+def test_a_few_huge_payoffs(kind, size):
+    payoff = kind(size)
+    result = solve_matrix_game(payoff, rtol=True)
+    assert result.certified
+    assert duality_gap(payoff, result.x, result.y) <= 1e-10 * size
+    # By default, too, the small payoffs are not lost under the huge ones.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = solve_matrix_game(payoff)
+    assert result.gap <= max(1e-10, 1e-14 * size)
+    assert result.value == pytest.approx(linear_program(payoff)[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("digits", [1, 2, 4, 6])
+@pytest.mark.parametrize("rows, columns", [(30, 1), (1, 40), (30, 40)])
+def test_rows_columns_and_entries_in_different_units(rows, columns, digits):
+    payoff = rescaled(rows, columns, digits)
+    for kind in (payoff, sp.csr_array(payoff), payoff.T):
+        result = solve_matrix_game(kind, rtol=True)
+        assert result.certified, str(result.certificates[0])
+
+
+@pytest.mark.parametrize("noise", [1e-12, 1e-10, 1e-6, 1e-5, 1e-4, 1e-2])
+def test_nearly_equal_actions(noise):
+    payoff = np.tile(uniform(0, (10, 10)), (3, 3)) + noise * uniform(1, (30, 30))
+    assert solve_matrix_game(payoff, rtol=True).certified
+
+
+@pytest.mark.parametrize("digits", [2, 4, 6])
+def test_diagonal_games_have_their_closed_form_in_any_unit(digits):
+    units = np.logspace(-digits, digits, 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = solve_matrix_game(np.diag(units), rtol=True, tol=1e-15)
+    assert result.gap <= 1e-14 * units[-1]
+    assert result.value == pytest.approx(1 / (1 / units).sum(), abs=result.gap)
+
+
+def test_the_central_path_is_followed_when_trials_fail():
+    payoff = with_forbidden_pairs(1e6)
+    with pytest.warns(ConvergenceWarning):
+        without = solve_matrix_game(payoff, rtol=True, interior_after=None, max_iter=2000)
+    assert (without.n_interior, without.converged) == (0, False)
+    for after in (1, 2, 3):
+        result = solve_matrix_game(payoff, rtol=True, interior_after=after)
+        assert result.converged
+        assert result.n_interior > 0
+        assert result.n_trials >= after
+        interior = result.history["phase"] == "interior"
+        assert interior.sum() == result.n_interior
+        assert (result.history["trial"][interior] == after).all()
+        assert np.isnan(result.history["residual"][interior]).all()
+    # Or when there is no iteration left for another trial.
+    assert solve_matrix_game(payoff, rtol=True, max_iter=50).n_interior > 0
+
+
+def test_the_callback_can_stop_the_central_path():
+    with pytest.warns(ConvergenceWarning):
+        result = solve_matrix_game(with_forbidden_pairs(1e6), callback=lambda row: row["phase"] == "interior")
+    assert result.n_interior == 1
+    assert result.history["phase"][-1] == "interior"
 
 
 @pytest.mark.parametrize("payoff", [np.zeros((4, 6)), np.full((4, 6), 3), [[5]], np.full((3, 7), 0.1)])
@@ -260,7 +370,7 @@ def test_prm_plus_alone_warns_when_it_runs_out_of_iterations():
 
 def test_a_failed_trial_is_discarded_and_regret_matching_goes_on():
     payoff = uniform(5, (40, 60))
-    result = solve_matrix_game(payoff, block=5, max_newton=3, growth=3.0, max_iter=5000)
+    result = solve_matrix_game(payoff, block=5, max_newton=3, growth=3.0, max_iter=5000, interior_after=None)
     assert result.converged
     phases, trials, iterations = (result.history[name] for name in ("phase", "trial", "iteration"))
     assert result.n_trials == trials.max() > 1
@@ -276,7 +386,7 @@ def test_a_failed_trial_is_discarded_and_regret_matching_goes_on():
 
 def test_max_iter_is_kept():
     with pytest.warns(ConvergenceWarning):
-        result = solve_matrix_game(uniform(5, (40, 60)), block=30, max_newton=1, max_iter=100)
+        result = solve_matrix_game(uniform(5, (40, 60)), block=30, max_newton=1, max_iter=100, interior_after=None)
     assert result.n_prm == 100
 
 
@@ -347,6 +457,42 @@ def test_the_callback_sees_every_row_and_can_stop():
         assert len(stopped.history["phase"]) < len(rows)
 
 
+def test_the_callback_may_return_a_boolean_of_numpy():
+    with pytest.warns(ConvergenceWarning):
+        result = solve_matrix_game(uniform(9, (30, 40)), callback=lambda row: np.float64(row["gap"]) < 1e3)
+    assert result.n_prm == 1
+
+
+def test_an_error_in_the_callback_is_the_users():
+    with pytest.raises(KeyError, match="mine"):
+        solve_matrix_game(uniform(9, (30, 40)), callback=lambda row: {}["mine"])
+
+
+def test_the_order_is_that_of_the_trial_that_solved_the_game():
+    payoff = uniform(5, (40, 60))
+    with pytest.warns(ConvergenceWarning):
+        failed = solve_matrix_game(payoff, method="pssn", block=5, max_newton=8)
+    assert failed.n_newton == 8
+    assert math.isnan(failed.newton_order)
+    assert not failed.rate_certificate().holds
+    solved = solve_matrix_game(payoff)
+    last = (solved.history["phase"] == "newton") & (solved.history["trial"] == solved.n_trials)
+    assert solved.newton_order == convergence_order(solved.history["residual"][last])
+
+
+@pytest.mark.parametrize("residuals", [[[1.0]], [math.nan], "abc", [1j]])
+def test_an_order_is_of_a_finite_vector(residuals):
+    with pytest.raises((TypeError, ValueError), match="residuals must be a finite 1-D array"):
+        convergence_order(residuals)
+
+
+def test_threads_do_not_disturb_each_other():
+    payoffs = [uniform(seed, (40, 60)) for seed in range(8)]
+    with ThreadPoolExecutor(4) as executor:
+        for payoff, result in zip(payoffs, executor.map(solve_matrix_game, payoffs), strict=True):
+            np.testing.assert_array_equal(result.x, solve_matrix_game(payoff).x)
+
+
 def test_the_answer_does_not_depend_on_chance():
     payoff = uniform(10, (70, 90))
     first, second = solve_matrix_game(payoff), solve_matrix_game(payoff)
@@ -372,11 +518,15 @@ def test_newton_steps_converge_superlinearly():
         ([5e-3, 1e-6, 3e-3, 1e-3, 1e-4, 1e-7], math.log(1e-3) / math.log(1e-1)),
         ([1e-3, 1e-6], math.nan),
         ([1e-3, 1e-6, 1e-3], math.nan),
-        ([1e-3, 0.99e-3, 1e-8], math.nan),
+        # As it is defined: a step that gained next to nothing makes the one after it look superlinear.
+        ([1e-3, 0.99e-3, 1e-8], math.log(1e-8 / 0.99e-3) / math.log(0.99)),
         ([1e-2, 1e-4, 1e-8, 1e-16], 2.0),
-        # The collapse in the last step counts down to 1e-12, not further.
-        ([1e-3, 1e-5, 1e-15], 3.5),
-        ([1e-3, 1e-5, 1e-13, 1e-15], 3.5),
+        # What is above 1e-2 or below 1e-12 does not count.
+        ([1e-1, 1e-3, 1e-5, 1e-15], math.nan),
+        ([1e-3, 1e-5, 1e-12, 1e-15], 3.5),
+        # Of the last two triples the larger counts, of those before none.
+        ([1e-2, 0.5e-2, 1e-5, 1e-7, 1e-8], math.log(1e-2) / math.log(1e-5 / 0.5e-2)),
+        ([1e-3, 1e-3, 1e-5, 1e-9], 2.0),
         ([], math.nan),
     ],
 )
@@ -486,6 +636,9 @@ def test_bad_payoffs(payoff, error, message):
         ({"block": 0}, ValueError, "block must be at least 1"),
         ({"growth": 0.5}, ValueError, "growth must be at least 1"),
         ({"step_size": 0.0}, ValueError, "step_size must be greater than 0"),
+        ({"step_size": 1e-9}, ValueError, "step_size must be at least 1e-08 over the largest singular value"),
+        ({"step_size": 1e12}, ValueError, "step_size must be at most 1e[+]08 over the largest singular value"),
+        ({"interior_after": 0}, ValueError, "interior_after must be at least 1"),
         ({"damping": -1.0}, ValueError, "damping must be greater than 0"),
         ({"switch_gap": 1e-3}, ValueError, "switch_gap must be None unless method is 'pssn', got 0.001 with 'hpssn'"),
         ({"switch_gap": 0.0, "method": "pssn"}, ValueError, "switch_gap must be greater than 0"),
@@ -498,6 +651,19 @@ def test_bad_payoffs(payoff, error, message):
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
         solve_matrix_game(RPS, **options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"rtol": 1e-6}, "rtol must be True or False, got 1e-06"),
+        ({"alternating": "no"}, "alternating must be True or False, got 'no'"),
+        ({"callback": 5}, "callback must be None or a function of one row of the history, got 5"),
+    ],
+)
+def test_what_would_count_as_true_or_fail_late_is_refused(options, message):
+    with pytest.raises(TypeError, match=message):
+        inspect.unwrap(solve_matrix_game)(RPS, **options)  # without the type checks of the tests
 
 
 def test_bad_strategies():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from assay.games.matrix_game import duality_gap
+from assay.lab import Measurement
 from assay.studies.games import _matrix_games as matrix_games
 from assay.studies.games import ssn as study
 from assay.studies.games._matrix_game_measures import OVER_TIME
@@ -52,6 +53,10 @@ def test_ours_measures_what_the_claims_are_about(problem):
     assert len(measurement.certificates) == 2 * len(problem["games"])
     for game in problem["games"]:
         assert 0 < scalars["gap_over_bound", game.name] <= 1
+        assert scalars["n_interior", game.name] == 0
+    orders = [value for (metric, _), value in scalars.items() if metric == "newton_order"]
+    assert len(orders) == problem["orders"]
+    assert scalars["share_of_order_1.6", ""] == np.mean(np.array(orders) >= 1.6)
     assert 0 <= scalars["share_of_order_1.6", ""] <= 1
     assert scalars["newton_step_seconds", "10x20"] > 0
     assert scalars["memory_over_target", "300x300"] > 0.2
@@ -131,6 +136,26 @@ def test_claims_name_cases_that_exist():
         if claim.case.startswith("* "):
             for size in claim.sizes:
                 assert fnmatch.filter(names[size], claim.case), claim.id
+
+
+def test_the_advantage_over_regret_matching_is_claimed_for_the_median_and_for_every_game():
+    claims = {claim.id: claim for claim in MatrixGameStudy.claims}
+    for shape in ("200x400", "400x800", "600x1200"):
+        median, every = claims[f"C2-{shape}"], claims[f"C2-{shape}-every"]
+        assert (median.reduce, every.reduce) == ("median", "min")
+        assert (median.number, median.case, median.sizes) == (every.number, every.case, every.sizes)
+
+
+def test_an_unsolved_game_counts_as_one_without_order(problem, monkeypatch):
+    from assay.games.ssn import solve_matrix_game
+    from assay.studies.games import _matrix_game_newton as measures
+
+    unsolved = solve_matrix_game(np.eye(3), method="prm+", tol=1e-2)
+    monkeypatch.setattr(measures, "solve", lambda payoff: unsolved)
+    measurement = Measurement()
+    measures.measure_orders(measurement, problem)
+    assert {scalar.value for scalar in measurement.scalars if scalar.metric == "newton_order"} == {0.0}
+    assert {scalar.value for scalar in measurement.scalars if scalar.metric == "share_of_order_1.6"} == {0.0}
 
 
 def test_the_demonstration_certifies_its_answer(capsys):

@@ -28,7 +28,7 @@ def package(tmp_path, monkeypatch):
 
 def test_the_code_of_a_study_is_what_it_can_import():
     sources = provenance._sources("assay.studies.games.ssn")
-    assert {"assay.studies.games.ssn", "assay.certificate", "assay.lab.study", "assay.games.ssn"} <= set(sources)
+    assert {"assay.studies.games.ssn", "assay.certificate", "assay.lab.measurement", "assay.games.ssn"} <= set(sources)
     assert not {"assay", "assay.games", "assay.lab", "assay.lab.runner", "assay.cli"} & set(sources)
     assert "assay_probe" in provenance._sources("assay_probe")
 
@@ -175,7 +175,7 @@ def test_extension_modules_count_and_are_not_parsed(package):
 
 def test_only_what_measures_counts_of_the_lab(package):
     sources = provenance._sources("assay_probe")
-    assert {"assay.lab.study", "assay.lab.timing", "assay.certificate"} <= set(sources)
+    assert {"assay.lab.measurement", "assay.lab.timing", "assay.certificate"} <= set(sources)
     assert not provenance._is_not_measuring("assay.laboratory")
     assert provenance._is_not_measuring("assay.lab")
     assert provenance._is_not_measuring("assay.lab.report.site")
@@ -187,7 +187,7 @@ def test_a_base_class_of_another_package_is_part_of_a_study(package, monkeypatch
 
     try:
         assert provenance.packages(S) == ("assay", "borrowing", "assay_probe")
-        alone = provenance._hash_of_modules(("borrowing.study", "assay.lab.study"))
+        alone = provenance._hash_of_modules(("borrowing.study", "assay.lab.measurement"))
         assert provenance.code_hash(S) != alone
     finally:
         for name in ("borrowing.study", "borrowing"):

@@ -141,6 +141,14 @@ def test_bad_arguments(tmp_path, arguments, message):
         lab.run([Small], out=tmp_path, **arguments)
 
 
+def test_a_cell_of_another_number_of_threads_is_computed_again(tmp_path):
+    run_small(tmp_path, seeds=[0])
+    engine = InlineEngine()
+    engine.threads = 2
+    again = lab.run([Small], out=tmp_path, engine=engine, seeds=[0])
+    assert (len(again.computed), again.n_stale, again.n_reused) == (3, 3, 0)
+
+
 @pytest.mark.parametrize("seeds", [np.arange(2), (seed for seed in (0, 1)), [np.int32(1), 0, 1]])
 def test_seeds_may_be_any_integers(tmp_path, seeds):
     assert run_small(tmp_path, seeds=seeds).failures == []

@@ -1,5 +1,6 @@
 """SPECTRA optimizers: the formula, the wrapper against the built-in classes, schedules, bad input."""
 
+import copy
 import inspect
 import math
 
@@ -123,6 +124,12 @@ class TestFormula:
         factor = 1.0 if rule == "code" else 1 / math.sqrt(1.25)
         torch.testing.assert_close(small.detach(), starts[0] - 0.1 * factor * small.grad)
         torch.testing.assert_close(large.detach(), starts[1] - 0.1 * large.grad / math.sqrt(26))
+
+    def test_a_long_vector_is_capped_and_not_lost(self):
+        p = torch.nn.Parameter(torch.zeros(4))
+        p.grad = torch.full((4,), 1e30)  # whose square is infinite in float32
+        Spectra(FixedDirection([p], 1.0), clip=3.0, scope="all").step()
+        torch.testing.assert_close(p.detach(), torch.full((4,), -1.5))
 
     def test_the_direction_of_adamw(self):
         p = parameter((5, 3))
@@ -360,6 +367,49 @@ class TestNonFiniteUpdates:
             assert torch.equal(good.detach(), starts[0])
             assert torch.equal(bad.detach(), starts[1])
 
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda ps: SpectraAdamW(ps, lr=0.1, clip=1.0, strict=True),
+            lambda ps: SpectraSignum(ps, lr=0.1, clip=1.0, strict=True),
+            lambda ps: Spectra(torch.optim.AdamW(ps, lr=0.1), clip=1.0, strict=True),
+        ],
+    )
+    @pytest.mark.parametrize("where", ["matrix", "vector", "unclipped"])
+    @pytest.mark.parametrize("closure", [False, True])
+    def test_strict_changes_nothing_and_can_go_on(self, make, where, closure):
+        matrices = [parameter((3, 3), seed=k) for k in range(3)]
+        vector = parameter((3,), seed=3)
+        groups = [{"params": [matrices[0], vector]}, {"params": matrices[1:2]}, {"params": matrices[2:], "clip": None}]
+        everything, optimizer = [*matrices, vector], make(groups)
+        optimizer.step()
+        bad = {"matrix": matrices[1], "vector": vector, "unclipped": matrices[2]}[where]
+        whole, bad.grad[0] = bad.grad.clone(), math.inf
+        starts, state = [p.detach().clone() for p in everything], str(optimizer.state_dict())
+        with pytest.raises(RuntimeError, match=r"1 of \d updates are not finite"):
+            optimizer.step((lambda: 0.0) if closure else None)
+        assert all(torch.equal(p.detach(), start) for p, start in zip(everything, starts, strict=True))
+        assert str(optimizer.state_dict()) == state
+        bad.grad = whole
+        optimizer.step()
+        assert optimizer.steps_done == 2
+        assert all(bool(torch.isfinite(p).all()) for p in everything)
+
+    def test_strict_undoes_an_update_that_overflows(self):
+        class Overflow(FixedDirection):
+            def step(self, closure=None):
+                super().step(closure)
+                with torch.no_grad():
+                    self.param_groups[1]["params"][0].fill_(math.inf)
+
+        first, second, vector = parameter((3, 3)), parameter((3, 3), seed=1), parameter((3,))
+        optimizer = Spectra(Overflow([{"params": [first, vector]}, {"params": [second]}], 0.1), clip=1.0, strict=True)
+        starts = [p.detach().clone() for p in (first, second, vector)]
+        with pytest.raises(RuntimeError, match=r"1 of 1 updates are not finite"):
+            optimizer.step()
+        assert all(torch.equal(p.detach(), s) for p, s in zip((first, second, vector), starts, strict=True))
+        assert optimizer.norm_bound(first) is None
+
     def test_pre_clip_leaves_a_nan_to_the_base(self):
         good, bad = self.poisoned()
         before = bad.grad.clone()
@@ -385,6 +435,7 @@ class TestBadInput:
             ({"warmup_steps": -1}, ValueError, "warmup_steps must"),
             ({"warmup_steps": 2.5}, TypeError, "warmup_steps must be an integer"),
             ({"base_lr": -1.0}, ValueError, "base_lr must"),
+            ({"base_lr": 0.0}, ValueError, "base_lr must be greater than 0"),
             ({"clip_schedule": "step"}, ValueError, "clip_schedule must be one of"),
             ({"clip_schedule": "linear"}, ValueError, "total_steps must be given"),
             ({"clip_schedule": "exp", "total_steps": 9}, ValueError, "final_scale must be greater than 0"),
@@ -419,6 +470,30 @@ class TestBadInput:
         with pytest.raises(ValueError, match=message):
             make([parameter((2, 2))])
 
+    @pytest.mark.parametrize(
+        "kind, option",
+        [
+            *((SpectraAdamW, {"lr": lr}) for lr in ("fast", None, True, torch.ones(2))),
+            *((SpectraAdamW, {"betas": betas}) for betas in (0.9, "ab", None)),
+            (SpectraAdamW, {"maximize": "no"}),
+            (SpectraAdamW, {"foreach": 1}),
+            (SpectraSignum, {"nesterov": "no"}),
+            (SpectraSignum, {"momentum": None}),
+        ],
+    )
+    def test_types_of_numbers(self, kind, option):
+        with pytest.raises(TypeError, match=f"^{next(iter(option))} must be"):
+            kind([{"params": [parameter((2, 2))], **option}])
+
+    @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan])
+    def test_a_clip_that_was_set_later(self, clip):
+        for make in (lambda p: SpectraAdamW([p]), lambda p: Spectra(torch.optim.AdamW([p]))):
+            for name in ("clip", "pre_clip"):
+                optimizer = make(parameter((2, 2)))
+                optimizer.param_groups[0][name] = clip
+                with pytest.raises(ValueError, match=f"^{name} must"):
+                    optimizer.step()
+
     @pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.NAdam])
     def test_coupled_decay_is_refused(self, base):
         p = parameter((2, 2))
@@ -447,6 +522,13 @@ class TestBadInput:
             table.grad = torch.eye(3, 2).to_sparse()
             with pytest.raises(TypeError, match=r"gradients must be dense"):
                 make(table).step()
+            with pytest.raises(TypeError, match=r"params must have data"):
+                make(torch.nn.Parameter(torch.zeros(3, 2, device="meta")))
+        first, table = parameter((3, 3)), torch.nn.Parameter(torch.zeros(3, 2))
+        start, table.grad = first.detach().clone(), torch.eye(3, 2).to_sparse()
+        with pytest.raises(TypeError, match=r"gradients must be dense"):
+            SpectraAdamW([{"params": [first]}, {"params": [table]}]).step()
+        assert torch.equal(first.detach(), start)
         for mark in ("_is_flat_param", "device_mesh"):  # what tells FSDP's and DTensor's parameters
             sharded = parameter((4, 4))
             setattr(sharded, mark, True)
@@ -462,9 +544,32 @@ class TestBadInput:
         optimizer = SpectraAdamW([parameter((2, 2))])
         with pytest.raises(ValueError, match=r"clip must"):
             optimizer.add_param_group({"params": [parameter((3, 3))], "clip": -1.0})
+        with pytest.raises(ValueError, match=r"base_lr must be given"):
+            optimizer.add_param_group({"params": [parameter((3, 3))], "lr": 0.0, "warmup_steps": 3})
         assert len(optimizer.param_groups) == 1
 
     def test_a_foreign_state_dict(self):
         optimizer = Spectra(torch.optim.AdamW([parameter((2, 2))]))
         with pytest.raises(ValueError, match=r"state_dict must have the keys 'base' and 'spectra'"):
             optimizer.load_state_dict({"state": {}, "param_groups": []})
+
+    @pytest.mark.parametrize(
+        "spoil, message",
+        [
+            (lambda d: d["spectra"].pop("base_lrs"), r"must have the keys \['base_lrs'\]"),
+            (lambda d: d["spectra"].update(base_lrs=[0.1, 0.2]), r"as many groups"),
+            (lambda d: d["spectra"].update(norm_bounds={7: 1.0}), r"as many groups"),
+            (lambda d: d["base"]["param_groups"][0].update(decoupled_weight_decay=False), r"decoupled weight decay"),
+        ],
+    )
+    def test_a_state_dict_that_does_not_fit_changes_nothing(self, spoil, message):
+        p = parameter((2, 2))
+        optimizer = Spectra(torch.optim.AdamW([p], lr=0.1))
+        optimizer.step()
+        content = copy.deepcopy(optimizer.state_dict())
+        content["base"]["param_groups"][0]["lr"] = 5.0
+        spoil(content)
+        before = str(optimizer.state_dict())
+        with pytest.raises(ValueError, match=message):
+            optimizer.load_state_dict(content)
+        assert str(optimizer.state_dict()) == before

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -172,6 +173,60 @@ class TestTracker:
         assert len(tracker.result().norms) == 1
         assert len(optimizer.certificates()) == 1
 
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda ps: Spectra(torch.optim.AdamW(ps, lr=0.1), clip=0.1),
+            lambda ps: SpectraAdamW(ps, lr=0.1, clip=0.1),
+            lambda ps: SpectraSignum(ps, lr=0.1, clip=0.1),
+        ],
+    )
+    def test_a_bound_ends_where_the_clip_is_off(self, make):
+        p = parameter((4, 4))
+        optimizer = make([p])
+        tracker = SpectraCertificate(optimizer, every=1)
+        optimizer.step()
+        optimizer.param_groups[0]["clip"] = None
+        p.grad = torch.ones(4, 4)
+        for _ in range(100):  # the weights leave the old bound far behind
+            optimizer.step()
+        assert optimizer.norm_bound(p) is None
+        optimizer.param_groups[0]["clip"] = 0.1
+        before = float(torch.linalg.matrix_norm(p.detach(), 2))
+        optimizer.step()
+        assert all(c.holds for c in optimizer.certificates())
+        assert tracker.result().bounds[-1, 0] == pytest.approx(before, rel=0.01)
+        p.detach().mul_(2)
+        assert not optimizer.certificates()[-1].holds
+
+    def test_two_trackers(self):
+        p = parameter((3, 3))
+        optimizer = SpectraAdamW([p], lr=0.1, clip=1.0)
+        first, second = SpectraCertificate(optimizer), SpectraCertificate(optimizer)
+        optimizer.step()
+        first.close()  # the other one stays attached
+        assert optimizer.certificates()[:2] == second.certificates()
+        second.close()
+        assert len(optimizer.certificates()) == 1
+
+    @pytest.mark.parametrize("kind", ["wrapper", "adamw"])
+    def test_the_bound_follows_every_learning_rate_and_decay(self, kind):
+        p = parameter((5, 3))
+        if kind == "wrapper":
+            optimizer = Spectra(torch.optim.AdamW([p], lr=0.1), clip=0.7)
+        else:
+            optimizer = SpectraAdamW([p], lr=0.1, clip=0.7)
+        tracker = SpectraCertificate(optimizer, every=1)
+        bound, free = float(torch.linalg.svdvals(p.detach())[0]), float(torch.linalg.vector_norm(p.detach()))
+        for k, (lr, decay) in enumerate([(0.0, 0.1), (0.5, 0.0), (1e-3, 0.3), (0.9, 2.5), (0.1, 0.1)]):
+            optimizer.param_groups[0].update(lr=lr, weight_decay=decay)
+            renew_gradients([p], k)
+            optimizer.step()
+            bound, free = (abs(1 - lr * decay) * b + math.sqrt(5 / 3) * lr * 0.7 for b in (bound, free))
+        assert tracker.result().bounds[-1, 0] == pytest.approx(bound, rel=1e-6)
+        assert optimizer.norm_bound(p) == pytest.approx(free, rel=1e-4)
+        assert tracker.result().holds
+
     def test_bad_input(self):
         p = parameter((3, 3))
         with pytest.raises((TypeError, ValueError), match=r"optimizer"):
@@ -283,9 +338,9 @@ class TestFrankWolfe:
         composite_fw_gap([[1.0 + 5e-10]], [[0.0]], **options)
         with pytest.raises(ValueError, match=r"^grad must have the shape of x"):
             composite_fw_gap([[0.1]], [[0.1, 0.2]], **options)
-        with pytest.raises(ValueError, match=r"^grad must be finite"):
+        with pytest.raises(ValueError, match=r"^grad must be a finite 2-D array"):
             composite_fw_gap([[0.1]], [[math.nan]], **options)
-        with pytest.raises(ValueError, match=r"^x must be a 2-D array"):
+        with pytest.raises(ValueError, match=r"^x must be a finite 2-D array"):
             composite_fw_gap([0.1], [0.1], **options)
         with pytest.raises(TypeError, match=r"^x must be"):
             composite_fw_gap(np.array([[1j]]), [[0.1]], **options)
@@ -294,6 +349,38 @@ class TestFrankWolfe:
                 composite_fw_gap([[0.0]], [[0.1]], **{**options, name: 0.0})
         with pytest.raises((ValueError, TypeError), match=r"kind"):
             composite_fw_gap([[0.0]], [[0.1]], **options, kind="medium")
+        with pytest.raises(ValueError, match=r"^alpha \* clip / decay must"):
+            composite_fw_gap([[0.0]], [[0.1]], decay=1e-200, alpha=1.0, clip=1e200)
+        with pytest.raises(TypeError, match=r"^grad must have data"):
+            composite_fw_gap([[0.0]], torch.zeros(1, 1, device="meta"), **options)
+
+    @pytest.mark.parametrize("kind", ["soft", "hard"])
+    @pytest.mark.parametrize("scale", [1e-300, 1e-8, 1e8, 1e300])
+    def test_a_change_of_units(self, kind, scale):
+        rng = np.random.default_rng(0)
+        gradient = rng.normal(size=(4, 3))
+        x = 0.5 * gradient / np.linalg.norm(gradient, 2)
+        gap = composite_fw_gap(x, gradient, decay=0.1, alpha=1.0, clip=0.1, kind=kind)
+        of_the_loss = composite_fw_gap(x, scale * gradient, decay=0.1 * scale, alpha=1.0, clip=0.1 * scale, kind=kind)
+        of_the_weights = composite_fw_gap(scale * x, gradient, decay=0.1, alpha=scale, clip=0.1, kind=kind)
+        assert of_the_loss / scale == pytest.approx(gap, rel=1e-12)
+        assert of_the_weights / scale == pytest.approx(gap, rel=1e-12)
+
+    def test_every_kind_of_array(self):
+        x, gradient = np.array([[1.0, 0.0], [0.0, 0.5]]), np.array([[-2.0, 1.0], [0.0, 1.0]])
+        read_only = x.copy()
+        read_only.setflags(write=False)
+        options = {"decay": 0.1, "alpha": 1.0, "clip": 0.2}
+        expected = composite_fw_gap(x, gradient, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for same in (
+                *(x.tolist(), read_only, x.astype(">f8"), x.astype(np.longdouble), x.astype(np.float16)),
+                *(np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x[::-1][::-1], torch.tensor(x).float()),
+            ):
+                assert composite_fw_gap(same, gradient, **options) == expected
+        with pytest.raises(ValueError, match=r"^x must .* masked"):
+            composite_fw_gap(np.ma.masked_less(x, 0.7), gradient, **options)
 
 
 def spikes(rank, size, n_samples=60, shape=(64, 48), seed=0):
@@ -388,11 +475,21 @@ class TestSpikes:
             spike_report(gradient, samples, 0.0)
         with pytest.raises(ValueError, match=r"^grad_samples must have shape"):
             spike_report(gradient, samples[:, :5], 1.0)
-        with pytest.raises(ValueError, match=r"^grad_samples must be a 3-D"):
+        with pytest.raises(ValueError, match=r"^grad_samples must be a finite 3-D"):
             spike_report(gradient, samples[0], 1.0)
-        with pytest.raises(ValueError, match=r"^grad_samples must be a 3-D array and not empty"):
+        with pytest.raises(ValueError, match=r"^grad_samples must be a finite 3-D array and not empty"):
             spike_report(gradient, samples[:0], 1.0)
         with pytest.raises(ValueError, match=r"^grad_full must not be zero"):
             spike_report(0 * gradient, samples, 1.0)
         with pytest.raises(ValueError, match=r"^max_norm must"):
             spike_report(gradient, samples, 1.0, max_norm=-1.0)
+
+    @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+    def test_a_change_of_units(self, scale):
+        gradient, samples = spikes(1, 20.0, n_samples=10)
+        plain, scaled = spike_report(gradient, samples, 1.0), spike_report(gradient * scale, samples * scale, scale)
+        assert scaled.signal_kept == pytest.approx(plain.signal_kept, rel=1e-9)
+        assert scaled.global_signal_kept == pytest.approx(plain.global_signal_kept, rel=1e-9)
+        assert scaled.spike / scale == pytest.approx(plain.spike)
+        assert scaled.max_norm / scale == pytest.approx(plain.max_norm)
+        assert (scaled.rank, [c.holds for c in scaled.certificates]) == (1, [True, True])

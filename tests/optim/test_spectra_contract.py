@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -136,6 +138,32 @@ class TestEveryClass:
         assert "largest of 3" in certificate.statement
         with pytest.raises(ValueError, match=r"more than one"):
             optimizer.add_param_group({"params": net.tied.parameters()})
+
+    def test_tied_weights_in_one_group_step_once(self, make):
+        once, twice = (torch.nn.Parameter(torch.ones(3, 4)) for _ in range(2))
+        first = make([once])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about the duplicate
+            second = make([twice, twice])
+        tracker = SpectraCertificate(second, every=1)
+        once.grad, twice.grad = (torch.linspace(-1, 1, 12).reshape(3, 4) for _ in range(2))
+        first.step()
+        second.step()
+        if make is not wrapper:  # AdamW itself steps twice
+            assert torch.equal(once.detach(), twice.detach())
+        assert second.norm_bound(twice) == first.norm_bound(once)
+        assert tracker.result().norms.shape == (1, 1)
+        assert tracker.result().holds
+
+    def test_quantized_and_lazy_layers(self, make):
+        codes = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.uint8), requires_grad=False)
+        lazy = torch.nn.LazyLinear(4)
+        optimizer = make([codes, *lazy.parameters()])
+        lazy(torch.ones(2, 3)).sum().backward()
+        tracker = SpectraCertificate(optimizer, every=1)
+        optimizer.step()
+        assert tracker.result().names == ("0.1",)
+        assert all(c.holds for c in optimizer.certificates())
 
     def test_closures_are_evaluated_with_gradients(self, make):
         net, other, (x,) = Net(), Net(), batches(1)
@@ -307,6 +335,33 @@ class TestEveryClass:
 
 @BUILT_IN
 class TestBuiltIn:
+    def test_checkpoints_of_torch_distributed(self, make):
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+        net, again = (torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)) for _ in range(2))
+        optimizer, resumed = make(net.parameters()), make(again.parameters())
+
+        def step(model, optimizer, x):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+
+        step(net, optimizer, torch.ones(2, 3))
+        weights, state = copy.deepcopy(get_state_dict(net, optimizer))
+        set_state_dict(again, resumed, model_state_dict=weights, optim_state_dict=state)
+        step(net, optimizer, torch.eye(3))
+        step(again, resumed, torch.eye(3))
+        assert parameters_equal(net, again)
+        assert resumed.certificates() == optimizer.certificates()
+
+    def test_pieces_bound_the_memory_and_change_nothing(self, make, monkeypatch):
+        net, other, data = Net(), Net(), batches(4)
+        train(net, make(net.parameters()), data)
+        monkeypatch.setattr("assay.optim.spectral.BATCH_ENTRIES", 50)
+        train(other, make(other.parameters(), pre_clip=None), data)
+        for a, b in zip(net.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
     def test_foreach_agrees_with_the_plain_path(self, make):
         net, other, data = Net(), Net(), batches(6)
         train(net, make(net.parameters(), foreach=True, scope="all"), data)
@@ -339,6 +394,56 @@ def test_a_checkpoint_of_adamw_can_be_taken_over():
     train(net, before, data[2:])
     train(other, after, data[2:])
     assert parameters_equal(net, other)
+
+
+def test_a_checkpoint_of_adamw_leaves_the_spectral_settings():
+    groups = [
+        {"params": [torch.nn.Parameter(torch.eye(3))], "clip": 2.0},
+        {"params": [torch.nn.Parameter(torch.eye(2))]},
+    ]
+    plain = torch.optim.AdamW([{"params": group["params"]} for group in groups], lr=1e-2)
+    for group in groups:
+        group["params"][0].grad = torch.ones_like(group["params"][0])
+    plain.step()
+    optimizer = SpectraAdamW(groups, lr=3e-2, clip=7.0, warmup_steps=4)
+    optimizer.step()
+    optimizer.load_state_dict(plain.state_dict())
+    assert optimizer.steps_done == 0
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 1e-2]
+    assert [optimizer.threshold(i) for i in range(2)] == pytest.approx([3 * 2.0, 3 * 7.0])
+    optimizer.step()
+    assert all(c.holds for c in optimizer.certificates())
+    rectified = torch.optim.AdamW([{"params": group["params"]} for group in groups], amsgrad=True)
+    before = str(optimizer.state_dict())
+    with pytest.raises(ValueError, match="amsgrad"):
+        optimizer.load_state_dict(rectified.state_dict())
+    assert str(optimizer.state_dict()) == before
+
+
+def test_a_group_that_was_added_to_the_base():
+    first, second = (torch.nn.Parameter(torch.eye(3)) for _ in range(2))
+    base = torch.optim.AdamW([first], lr=0.1)
+    optimizer = Spectra(base, clip=0.5)
+    base.add_param_group({"params": [second], "lr": 0.2, "clip": 0.25})
+    first.grad, second.grad = torch.ones(3, 3), torch.ones(3, 3)
+    optimizer.step()
+    assert [optimizer.threshold(i) for i in range(2)] == [0.5, 0.25]
+    assert "largest of 2" in optimizer.certificates()[0].statement
+    assert len(optimizer.state_dict()["spectra"]["base_lrs"]) == 2
+
+
+def test_a_wrapper_keeps_one_copy_of_the_weights(monkeypatch):
+    monkeypatch.setattr("assay.optim.spectral.BATCH_ENTRIES", 16 * 16)
+    weights = [torch.nn.Parameter(torch.randn(16, 16)) for _ in range(100)]
+    for weight in weights:
+        weight.grad = torch.randn(16, 16)
+    optimizer = Spectra(torch.optim.AdamW(weights))
+    optimizer.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        optimizer.step()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
+    assert sizes.max() < 1.3 * sum(4 * weight.numel() for weight in weights)
 
 
 def test_a_wrapper_of_a_fused_base():

@@ -67,6 +67,14 @@ def test_the_smaller_measurements():
     assert found["clip_over_svd", "128x512"] > 0
 
 
+def test_a_gap_that_is_too_small_is_noticed(monkeypatch):
+    measurement, rng = Measurement(), np.random.default_rng(0)
+    gap = measures.composite_fw_gap
+    monkeypatch.setattr(measures, "composite_fw_gap", lambda *a, **k: 0.3 * gap(*a, **k))
+    measures.frank_wolfe(measurement, rng.normal(size=(6, 3)), rng.normal(size=(6, 2)), "soft", 300)
+    assert scalars(measurement)["gap_minus_error", ""] < -1e-3
+
+
 def test_claims_name_what_is_measured():
     contenders = {c.name for c in SpectraStudy.contenders}
     for claim in SpectraStudy.claims:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -154,6 +155,59 @@ class TestKernelsAgainstTheSvd:
         x = with_singular_values([ratio, 1.0, 1e-2], 6, 8, dtype=torch.float32)
         clipped = soft_spectral_clip(x, 1.0, method=method)
         assert float(torch.linalg.matrix_norm(clipped.double(), 2)) < 1 + 1e-5
+
+    @pytest.mark.parametrize("dtype, scales", [("float32", (1e-34, 1e20, 1e37)), ("float64", (1e-300, 1e200, 1e300))])
+    @pytest.mark.parametrize("c", [1e-300, 1e-40, 1e-20, 1.0, 1e20, 1e300])
+    @pytest.mark.parametrize("method", METHODS)
+    def test_numbers_whose_squares_overflow_or_vanish(self, dtype, scales, c, method):
+        x = with_singular_values([3.0, 2.0, 1.5, 1.0], 4, 5)
+        left, values, right = (t.numpy() for t in torch.linalg.svd(x, full_matrices=False))
+        for scale in scales:
+            given = (x * scale).to(getattr(torch, dtype))
+            small, large = np.minimum(values * scale, c), np.maximum(values * scale, c)
+            expected = {
+                soft_spectral_clip: small / np.sqrt(1 + (small / large) ** 2),
+                hard_spectral_clip: small,
+                spectral_normalize: np.full(4, c),
+            }
+            for clip, after in expected.items():
+                if not torch.finfo(given.dtype).tiny * 1e3 < after[0] < torch.finfo(given.dtype).max:
+                    continue
+                if clip is hard_spectral_clip and method == "newton_schulz":
+                    continue
+                clipped = clip(given, c, method=method).double() / after[0]
+                reference = torch.tensor((left * (after / after[0])) @ right)
+                torch.testing.assert_close(
+                    clipped, reference, rtol=0, atol=1e-3 if clip is spectral_normalize else 2e-5
+                )
+
+    @pytest.mark.parametrize("steps", [1, 10, 40])
+    def test_a_fixed_number_of_steps_never_overflows(self, steps):
+        for scale, c in ((1e20, 1.0), (1e-20, 1e20), (1.0, 1e-30), (1e37, 1e37)):
+            x = with_singular_values([3.0, 1.0], 4, 5, dtype=torch.float64).mul(scale).float()
+            clipped = soft_spectral_clip(x, c, method="newton_schulz", ns_steps=steps)
+            assert bool(torch.isfinite(clipped).all())
+            assert float(torch.linalg.matrix_norm(clipped.double(), 2)) <= min(c, 3 * scale) * (1 + 1e-5)
+
+    @pytest.mark.parametrize("ratio", [1e3, 1e4, 1e6, 1e8])
+    @pytest.mark.parametrize("steps", [5, 10, 15, 18, 20, 25, 40, 100])
+    def test_too_many_steps_do_not_diverge(self, ratio, steps):
+        x = with_singular_values([ratio, *np.linspace(2, 0.01, 31)], 32, 48, dtype=torch.float32)
+        clipped = soft_spectral_clip(x, 1.0, method="newton_schulz", ns_steps=steps)
+        assert float(torch.linalg.matrix_norm(clipped.double(), 2)) < 1 + 1e-4
+
+    def test_enough_steps_are_auto(self):
+        x = with_singular_values([20.0, *np.linspace(2, 0.01, 31)], 32, 48, dtype=torch.float32)
+        auto = soft_spectral_clip(x, 1.0, method="newton_schulz")
+        assert torch.equal(soft_spectral_clip(x, 1.0, method="newton_schulz", ns_steps=14), auto)
+        assert relative_error(soft_spectral_clip(x, 1.0, method="newton_schulz", ns_steps=8), auto) > 1e-4
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_gradients_flow_through(self, method):
+        x = with_singular_values([3.0, 1.0, 0.2], 4, 3).requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert torch.autograd.gradcheck(lambda x: soft_spectral_clip(x, 1.0, method=method), x)
 
     @pytest.mark.parametrize("method", METHODS)
     def test_degenerate_matrices(self, method):
@@ -322,6 +376,8 @@ class TestBadInput:
             clip(X.to(torch.complex128), 1.0)
         with pytest.raises(TypeError, match=r"^x must be dense"):
             clip(X.to_sparse(), 1.0)
+        with pytest.raises(TypeError, match=r"^x must have data"):
+            clip(X.to("meta"), 1.0)
 
     def test_wrong_kinds_of_arguments(self):
         unchecked = inspect.unwrap(soft_spectral_clip)  # without the type check of the test run
@@ -335,3 +391,6 @@ class TestBadInput:
             unchecked(X, "one")
         with pytest.raises(TypeError, match=r"^x must be a torch.Tensor"):
             unchecked(X.numpy(), 1.0)
+        for parameters in (None, [("weight", X)]):
+            with pytest.raises(TypeError, match=r"^parameters must be tensors"):
+                inspect.unwrap(clip_gradients_spectral_)(parameters, 1.0)

@@ -181,7 +181,8 @@ def certificate_table(certificates: list[Certificate] | tuple[Certificate, ...])
         mark = "[green]holds[/]" if certificate.holds else "[bold red]FAILS[/]"
         words = escape(certificate.statement)
         for assumption in certificate.assumptions:
-            words += f"\n  [dim]if {escape(str(assumption))}[/]"
+            style = "bold red" if assumption.satisfied is False else "dim"
+            words += f"\n  [{style}]if {escape(str(assumption))}[/]"
         value, bound = side_by_side(certificate.value, certificate.bound)
         table.add_row(mark, words, value, f"{certificate.relation} {bound}")
     return table

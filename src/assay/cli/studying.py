@@ -155,7 +155,8 @@ def _run(chosen: list[type[Study]], again: str, quiet: bool, **settings: object)
     for path, why in result.set_aside:
         warn(f"{path} is {why}; it was set aside and computed again")
     if result.n_stale:
-        console.print(f"{result.n_stale} cells were made by other code and computed again", highlight=False)
+        line = f"{result.n_stale} cells were made by other code or with other threads and computed again"
+        console.print(line, highlight=False)
     for record in result.failures:
         line = f"{record.cell}: {record.status}: {record.reason}"
         console.print(f"[bold red]failed:[/] {escape(line)}", highlight=False)

@@ -11,6 +11,9 @@ from assay.cli.console import JsonOption, OutOption, QuietOption, present, repor
 
 __all__ = ["supervised_app"]
 
+# Of a column with more different words, such as an identifier, the rarer ones count as one.
+_MOST_WORDS = 50
+
 supervised_app = typer.Typer(help="Labels, preferences and responses.", no_args_is_help=True)
 
 
@@ -43,7 +46,7 @@ def linear_core(
     from assay.data import read_table
     from assay.supervised import LinearCoreClassifier
 
-    frame = read_table(data)
+    frame = read_table(data, label=target)
     if target not in frame.columns:
         raise ValueError(
             f"--target must be a column of {data.name} ({', '.join(map(str, frame.columns))}), got {target!r}"
@@ -59,13 +62,13 @@ def linear_core(
         raise ValueError(f"--target must have at least 2 classes, got {list(counts.index)}")
     if counts.min() < 2:
         raise ValueError(f"--target must have at least 2 rows of every class, got 1 of {counts.idxmin()!r}")
+    numbers = make_pipeline(SimpleImputer(), StandardScaler())
+    words = make_pipeline(
+        SimpleImputer(strategy="most_frequent"),
+        OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=_MOST_WORDS, sparse_output=False),
+    )
     model = make_pipeline(
-        make_column_transformer(
-            (make_pipeline(SimpleImputer(), StandardScaler()), make_column_selector(dtype_include="number")),
-            remainder=make_pipeline(
-                SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-            ),
-        ),
+        make_column_transformer((numbers, make_column_selector(dtype_include="number")), remainder=words),
         LinearCoreClassifier(C=strength, tol=tol),
     )
     splits = StratifiedKFold(min(folds, int(counts.min())), shuffle=True, random_state=seed)

@@ -129,7 +129,7 @@ def _read_delimited(delimiter: str | None) -> Callable[[Path, int], np.ndarray]:
         matrix = np.empty((len(rows), width))
         for row, (number, entries) in zip(matrix, rows, strict=True):
             try:
-                row[:] = list(map(float, entries))
+                row[:] = list(map(_number, entries))
             except ValueError:
                 wrong = next(entry for entry in entries if not _is_number(entry))
                 raise ValueError(f"{file.name}, line {number}: {wrong.strip()!r} is not a number") from None
@@ -138,9 +138,15 @@ def _read_delimited(delimiter: str | None) -> Callable[[Path, int], np.ndarray]:
     return read
 
 
+def _number(entry: str) -> float:
+    if "_" in entry:  # which Python reads over
+        raise ValueError("an underscore is not part of a number")
+    return float(entry)
+
+
 def _is_number(entry: str) -> bool:
     try:
-        float(entry)
+        _number(entry)
     except ValueError:
         return False
     return True
@@ -275,7 +281,7 @@ class _GambitTokens:
         word = self.take("word")
         try:
             # Only what is written as a fraction: an exponent could ask for a number with a billion digits.
-            return float(Fraction(word)) if "/" in word else float(word)
+            return float(Fraction(word)) if "/" in word else _number(word)
         except (ValueError, ZeroDivisionError, OverflowError):
             raise self.fail(f"{word!r} is not a number") from None
 

@@ -12,13 +12,15 @@ __all__ = ["read_table"]
 _MAX_BYTES = 2 * 1024**3
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+def read_table(path: str | os.PathLike[str], *, label: str | None = None) -> pd.DataFrame:
     r"""Read a table with a header row.
 
     Parameters
     ----------
     path : path
         ``.csv``, ``.tsv`` or ``.parquet``.
+    label : str, optional
+        A column of labels: words such as ``NA`` or ``None`` are labels there, and only an empty cell is missing.
 
     Returns
     -------
@@ -59,6 +61,9 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
             if repeated:
                 raise ValueError(f"{path.name} must have distinct column names, repeated: {', '.join(repeated)}")
             frame = pd.read_csv(path, sep=separator)
+            if label in frame.columns:
+                labels = pd.read_csv(path, sep=separator, usecols=[label], keep_default_na=False, na_values=[""])
+                frame[label] = labels[label]
     except pd.errors.EmptyDataError as error:
         raise ValueError(f"{path.name} is empty") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:

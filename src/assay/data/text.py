@@ -60,7 +60,10 @@ class EncodedText:
 
     def decode(self, tokens: Int[np.ndarray, " some"]) -> str:
         """Turn indices back into text; a cut through a character of several bytes shows as a replacement sign."""
-        symbols = [self.vocabulary[i] for i in np.asarray(tokens).tolist()]
+        indices = np.asarray(tokens).tolist()
+        if not all(0 <= i < len(self.vocabulary) for i in indices):
+            raise ValueError(f"tokens must be in [0, {len(self.vocabulary)}), got {min(indices)} to {max(indices)}")
+        symbols = [self.vocabulary[i] for i in indices]
         if isinstance(self.vocabulary[0], bytes):
             return b"".join(symbols).decode("utf-8", errors="replace")
         return "".join(symbols)
@@ -93,7 +96,7 @@ def encode_text(text: str, *, unit: Literal["byte", "character"] = "byte", train
     TypeError
         If ``text`` is not a string.
     ValueError
-        If there is too little text to split, or an option is unknown.
+        If there is too little text to split, a part of it is no character, or an option is unknown.
 
     Examples
     --------
@@ -105,10 +108,13 @@ def encode_text(text: str, *, unit: Literal["byte", "character"] = "byte", train
         raise TypeError(f"text must be a string, got {type(text).__name__}")
     check_choice(unit, "unit", ("byte", "character"))
     fraction = check_real(train_fraction, "train_fraction", above=0, below=1)
-    if unit == "byte":
-        raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-    else:
-        raw = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    encoding, dtype = ("utf-8", "u1") if unit == "byte" else ("utf-32-le", "<u4")
+    try:
+        raw = np.frombuffer(text.encode(encoding), dtype=dtype)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"text must not have half a surrogate pair in it, got {text[error.start]!r} at {error.start}"
+        ) from error
     if len(raw) < 2:
         raise ValueError(f"text must have at least 2 symbols, got {len(raw)}")
     distinct, tokens = np.unique(raw, return_inverse=True)

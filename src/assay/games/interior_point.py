@@ -23,8 +23,9 @@ from assay.games.semismooth_newton import GameSplitting
 
 __all__ = ["CentralPath"]
 
-# Share of the way to the boundary that a step may go.
-_INWARD = 0.9995
+# Share of the way to the boundary that a step may go; below the second, a step is not worth while.
+_INWARD, _SHORT = 0.9995, 0.1
+_MOST_SOLVES = 4
 # Added to the unit diagonal of the scaled system when it is singular to working precision, and how it grows.
 _FIRST_SHIFT, _SHIFT_GROWTH, _LARGEST_SHIFT = 1e-14, 100.0, 1e-3
 
@@ -35,7 +36,7 @@ class CentralPath:
     Parameters
     ----------
     splitting : GameSplitting
-        The game, with the player first who has fewer actions.
+        The game, with the player first who has fewer actions, and with payoffs of magnitude 1.
 
     Attributes
     ----------
@@ -53,11 +54,11 @@ class CentralPath:
     >>> import numpy as np
     >>> from assay.games.interior_point import CentralPath
     >>> from assay.games.semismooth_newton import GameSplitting
-    >>> path = CentralPath(GameSplitting(np.diag([1.0, 1e3, 1e6])))
-    >>> while path.gap > 1e-9 and path.advance():
+    >>> path = CentralPath(GameSplitting(np.diag([1e-6, 1e-3, 1.0])))
+    >>> while path.gap > 1e-15 and path.advance():
     ...     pass
     >>> path.x.round(6)
-    array([0.998999, 0.000999, 0.000001])
+    array([9.99e-01, 9.99e-04, 1.00e-06])
     """
 
     def __init__(self, splitting: GameSplitting):
@@ -88,28 +89,30 @@ class CentralPath:
         predictor = self._direction(-x * loss_x, -y * loss_y)
         if predictor is None:
             return False
+        own, other = (min(1.0, length) for length in self._room(predictor))
         dx, dy, dloss_x, dloss_y, _, _ = predictor
-        length = min(1.0, self._room(*predictor[:4]))
-        reached = (x + length * dx) @ (loss_x + length * dloss_x) + (y + length * dy) @ (loss_y + length * dloss_y)
-        aim = barrier * (reached / (x.size + y.size) / barrier) ** 3
-        corrector = self._direction(aim - x * loss_x - dx * dloss_x, aim - y * loss_y - dy * dloss_y)
-        if corrector is None:
+        reached = (x + own * dx) @ (loss_x + other * dloss_x) + (y + other * dy) @ (loss_y + own * dloss_y)
+        aim = barrier * min(1.0, max(0.0, reached / (x.size + y.size) / barrier)) ** 3
+        step = self._direction(aim - x * loss_x - dx * dloss_x, aim - y * loss_y - dy * dloss_y)
+        if step is None or min(self._room(step)) < _SHORT:
+            # Too close to the boundary on one side: back to the middle of the path first.
+            step = self._direction(barrier - x * loss_x, barrier - y * loss_y)
+        if step is None:
             return False
-        length = min(1.0, _INWARD * self._room(*corrector[:4]))
-        dx, dy, dloss_x, dloss_y, dlower, dupper = (length * part for part in corrector)
-        self.x, self.y = (x + dx) / (x + dx).sum(), (y + dy) / (y + dy).sum()
-        self._loss_x, self._loss_y = loss_x + dloss_x, loss_y + dloss_y
-        self._lower, self._upper = self._lower + dlower, self._upper + dupper
+        # Each player's strategy moves together with the loss that it inflicts.
+        own, other = (min(1.0, _INWARD * length) for length in self._room(step))
+        dx, dy, dloss_x, dloss_y, dlower, dupper = step
+        self.x, self.y = (x + own * dx) / (x + own * dx).sum(), (y + other * dy) / (y + other * dy).sum()
+        self._loss_x, self._loss_y = loss_x + other * dloss_x, loss_y + own * dloss_y
+        self._lower, self._upper = self._lower + other * dlower, self._upper + own * dupper
         self._measure()
         return True
 
-    def _room(self, dx: np.ndarray, dy: np.ndarray, dloss_x: np.ndarray, dloss_y: np.ndarray) -> float:
-        """Length of a step at which the first positive quantity becomes zero."""
-        room = math.inf
-        for now, change in ((self.x, dx), (self.y, dy), (self._loss_x, dloss_x), (self._loss_y, dloss_y)):
-            falling = change < 0
-            room = min(room, float((now[falling] / -change[falling]).min(initial=math.inf)))
-        return room
+    def _room(self, step: tuple[np.ndarray | float, ...]) -> tuple[float, float]:
+        """Lengths at which the first positive quantity becomes zero: of ``x, loss_y`` and of ``y, loss_x``."""
+        dx, dy, dloss_x, dloss_y, _, _ = step
+        sides = ((self.x, dx), (self._loss_y, dloss_y)), ((self.y, dy), (self._loss_x, dloss_x))
+        return tuple(min(_room_of(now, change) for now, change in side) for side in sides)
 
     def _factorise(self) -> bool:
         """Cholesky factor of ``diag(loss_x / x) + A diag(y / loss_y) A'``, scaled to a unit diagonal."""
@@ -125,7 +128,7 @@ class CentralPath:
             system.flat[:: diagonal.size + 1] = 1.0 + self._shift
             self._factor, info = lapack.dpotrf(system, lower=1, overwrite_a=1, clean=0)
             if info == 0:
-                # Three right sides are solved with every factor, two of which are the same each time.
+                # What a change of the bounds does to the strategies is the same for predictor and corrector.
                 self._towards_lower = self._solve(np.ones_like(self.x))
                 self._towards_upper = self._solve(self._splitting.payoff_dot(self._ratio_y))
                 return True
@@ -133,9 +136,9 @@ class CentralPath:
         return False
 
     def _solve(self, right: np.ndarray) -> np.ndarray:
-        """Solve with the factor, and refine: it is of a shifted system, and of one with a wide range of entries."""
+        """Solve with the factor, and refine: it may be of a shifted system, and its entries range widely."""
         best, smallest, solution, residual = np.zeros_like(right), math.inf, np.zeros_like(right), right
-        for _ in range(4):
+        for _ in range(_MOST_SOLVES):
             size = float(np.linalg.norm(residual * self._unit))
             if not size < 0.5 * smallest:
                 break
@@ -146,7 +149,7 @@ class CentralPath:
             residual = right - self._ratio_x * solution - self._splitting.payoff_dot(inner)
         return best
 
-    def _direction(self, aim_x: np.ndarray, aim_y: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    def _direction(self, aim_x: np.ndarray, aim_y: np.ndarray) -> tuple[np.ndarray | float, ...] | None:
         """Changes of ``x, y, loss_x, loss_y`` and of the bounds, such that the products change by the aims.
 
         The losses are carried along, and what rounding has put between them and the strategies is taken back here.
@@ -165,9 +168,7 @@ class CentralPath:
                 [ratio_y @ gain_lower, ratio_y @ gain_upper - ratio_y.sum()],
             ]
         )
-        missing = np.array(
-            [1.0 - self.x.sum() - fixed.sum(), 1.0 - self.y.sum() - free_y.sum() - ratio_y @ gain_fixed]
-        )
+        missing = np.array([1.0 - self.x.sum() - fixed.sum(), 1.0 - self.y.sum() - free_y.sum() - ratio_y @ gain_fixed])
         try:
             lower, upper = np.linalg.solve(totals, missing)
         except np.linalg.LinAlgError:
@@ -175,5 +176,11 @@ class CentralPath:
         dx = fixed + lower * self._towards_lower + upper * self._towards_upper
         dgain = gain_fixed + lower * gain_lower + upper * gain_upper
         dy = free_y + ratio_y * (dgain - upper)
-        changes = dx, dy, splitting.payoff_dot(dy) - lower + drift_x, upper - dgain + drift_y, lower, upper
+        dloss_x, dloss_y = splitting.payoff_dot(dy) - lower + drift_x, upper - dgain + drift_y
+        changes = dx, dy, dloss_x, dloss_y, float(lower), float(upper)
         return changes if all(np.isfinite(change).all() for change in changes) else None
+
+
+def _room_of(now: np.ndarray, change: np.ndarray) -> float:
+    falling = change < 0
+    return float((now[falling] / -change[falling]).min(initial=math.inf))

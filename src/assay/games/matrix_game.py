@@ -247,7 +247,10 @@ def project_simplex(point: ArrayLike) -> Float[np.ndarray, " actions"]:
     >>> project_simplex([0.75, 0.75, -3.0])
     array([0.5, 0.5, 0. ])
     """
-    return nearest_distribution(as_float_array(point, "point", ndim=1))
+    vector = as_float_array(point, "point", ndim=1)
+    with np.errstate(over="ignore"):
+        # What is more than 1 below the largest entry becomes 0, however far below.
+        return nearest_distribution(np.maximum(vector - vector.max(), -1.0))
 
 
 def nearest_distribution(point: np.ndarray) -> np.ndarray:
@@ -267,17 +270,24 @@ def _counting(size: int) -> np.ndarray:
     return np.arange(1.0, size + 1.0)
 
 
+def check_flag(flag: Any, name: str) -> bool:
+    """Check that a switch is True or False: any other object would count as True."""
+    if not isinstance(flag, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {flag!r}")
+    return bool(flag)
+
+
 def typical_payoff(matrix: np.ndarray) -> float:
     """A payoff that may be subtracted from all others so that they are about zero: their mean or their median.
 
     Equilibria stay what they are. The mean is better for the splitting, but a few huge payoffs would move it so far
     from all others that those lose their digits.
     """
-    # A sample will do. Its stride has no factor in common with the columns, so that all of them are in it.
+    # A sample will do. Its stride has no factor in common with the shape, so that it meets all rows and columns.
     stride = max(1, matrix.size // _SAMPLED_PAYOFFS)
-    while math.gcd(stride, matrix.shape[1]) > 1:
+    while math.gcd(stride, matrix.size) > 1:
         stride += 1
-    sample = matrix.ravel()[::stride]
+    sample = matrix.ravel(order="K")[::stride]
     median = float(np.median(sample))
     largest = max(float(matrix.max()) - median, median - float(matrix.min()))
     ordinary = float(np.quantile(abs(sample - median), 0.75)) >= _ORDINARY_SHARE * largest

@@ -18,7 +18,7 @@ from numba import njit
 from numba.extending import overload
 
 from assay.certificate import Certificate
-from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, gap_of, gap_of_answer
+from assay.games.matrix_game import MatrixGameResult, PayoffLike, as_payoff, check_flag, gap_of, gap_of_answer
 from assay.validation import check_choice, check_integer
 
 __all__ = ["RegretMatching", "prm_plus"]
@@ -82,7 +82,7 @@ def prm_plus(
     matrix = as_payoff(payoff)
     n_iter = check_integer(n_iter, "n_iter", minimum=1)
     check_choice(average, "average", _AVERAGES)
-    run = RegretMatching(matrix, alternating=alternating, average=average)
+    run = RegretMatching(matrix, alternating=check_flag(alternating, "alternating"), average=average)
     iterations, gaps = [], []
     for stop in checkpoints(n_iter):
         run.advance(stop - run.n_iter)

@@ -29,6 +29,8 @@ from assay.validation import as_distribution, as_float_array, check_real
 
 __all__ = ["GameSplitting", "drs_residual", "lift", "newton_step", "residual_gap_bound"]
 
+# Beyond this product of step size and spectral norm, `I + s^2 A A'` is not told from `s^2 A A'` in double precision.
+_LARGEST_STEP = 1e8
 # Below this density a product of sparse columns beats the dense one that it replaces.
 _SPARSE_DENSITY = 0.1
 
@@ -68,7 +70,11 @@ def lift(payoff: PayoffLike, x: ArrayLike, y: ArrayLike, step_size: float) -> Fl
     matrix = as_payoff(payoff)
     first, second = as_distribution(x, "x", size=matrix.shape[0]), as_distribution(y, "y", size=matrix.shape[1])
     step_size = check_real(step_size, "step_size", above=0.0)
-    return np.concatenate((first - step_size * (matrix @ second), second + step_size * (matrix.T @ first)))
+    with np.errstate(over="ignore"):
+        point = np.concatenate((first - step_size * (matrix @ second), second + step_size * (matrix.T @ first)))
+    if not np.isfinite(point).all():
+        raise ValueError(f"step_size must be such that its products with payoffs are finite, got {step_size:g}")
+    return point
 
 
 def drs_residual(
@@ -83,7 +89,7 @@ def drs_residual(
     w : array_like of shape (n_rows + n_columns,)
         Lifted point, rows first.
     step_size : float
-        Step constant ``s > 0`` of the splitting.
+        Step constant ``s > 0`` of the splitting, at most ``1e8 / ||A||``.
 
     Returns
     -------
@@ -116,7 +122,7 @@ def drs_residual(
     """
     matrix = as_payoff(payoff)
     point = _lifted(w, "w", matrix)
-    splitting = GameSplitting(matrix, check_real(step_size, "step_size", above=0.0))
+    splitting = _splitting(matrix, check_real(step_size, "step_size", above=0.0))
     there = splitting.evaluate(*splitting.split(point))
     return splitting.join(*there.residual), *splitting.players(there.x, there.y)
 
@@ -139,7 +145,7 @@ def newton_step(
     regularization : float
         ``mu > 0``.
     step_size : float
-        Step constant ``s > 0`` of the splitting.
+        Step constant ``s > 0`` of the splitting, at most ``1e8 / ||A||``.
 
     Returns
     -------
@@ -178,7 +184,7 @@ def newton_step(
     n_rows, n_columns = matrix.shape
     first, second = as_distribution(x, "x", size=n_rows), as_distribution(y, "y", size=n_columns)
     regularization = check_real(regularization, "regularization", above=0.0)
-    splitting = GameSplitting(matrix, check_real(step_size, "step_size", above=0.0))
+    splitting = _splitting(matrix, check_real(step_size, "step_size", above=0.0))
     scaled = splitting.multiply(*splitting.split(direction))
     return splitting.join(*splitting.newton(*splitting.players(first, second), *scaled, regularization))
 
@@ -205,13 +211,27 @@ def residual_gap_bound(residual_norm: float, step_size: float, spectral_norm: fl
     -------
     float
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number, a norm is negative, or the step is not positive.
+
     Examples
     --------
     >>> from assay.games.semismooth_newton import residual_gap_bound
     >>> residual_gap_bound(0.0, step_size=1.0, spectral_norm=5.0)
     0.0
     """
+    residual_norm = check_real(residual_norm, "residual_norm", minimum=0.0, allow_infinite=True)
+    step_size = check_real(step_size, "step_size", above=0.0)
+    spectral_norm = check_real(spectral_norm, "spectral_norm", minimum=0.0)
     return 2.0 / step_size * math.hypot(1.0, step_size * spectral_norm) * residual_norm
+
+
+def _splitting(matrix: np.ndarray | sp.csr_array, step_size: float) -> GameSplitting:
+    """The map of a game in any unit: it depends on the product of step size and payoffs only."""
+    scale = 2.0 ** math.frexp(max(float(matrix.max()), -float(matrix.min())))[1]
+    return GameSplitting(matrix / scale, step_size * scale)
 
 
 def _lifted(point: ArrayLike, name: str, matrix: np.ndarray | sp.csr_array) -> np.ndarray:
@@ -296,6 +316,11 @@ class GameSplitting:
         self.n_small, self.n_large = self._gram.shape[0], self._by_column.shape[0]
         self.spectral_norm = _largest_singular_value(self._gram)
         self.step_size = relative_step / self.spectral_norm if step_size is None else step_size
+        if not self.step_size * self.spectral_norm <= _LARGEST_STEP:
+            raise ValueError(
+                f"step_size must be at most {_LARGEST_STEP:g} over the largest singular value of the payoffs, "
+                f"got {self.step_size * self.spectral_norm:g} over it"
+            )
         system = self._gram * self.step_size**2
         system.flat[:: self.n_small + 1] += 1.0
         self._resolvent_factor, info = lapack.dpotrf(system, lower=1, overwrite_a=1, clean=0)

@@ -19,120 +19,91 @@ outer vertices becomes tight at twice the speed.
 from __future__ import annotations
 
 import heapq
-from collections import namedtuple
 
 import numpy as np
 from numba import njit
 
-__all__ = ["BlossomForest", "solve_integer_matching"]
+__all__ = ["solve_integer_matching"]
 
 NONE, OUTER, INNER = 0, 1, 2
 _NEVER = np.int64(2**62)
 
-BlossomForest = namedtuple(
-    "BlossomForest",
-    [
-        # Per vertex.
-        "mate",  # partner, -1 when free
-        "dual",  # y; in the tree: relative to the time
-        "top",  # the outermost node that contains the vertex
-        "follow",  # next vertex in the vertex list of a node
-        "reach",  # smallest weight minus dual over the scanned outer vertices
-        "reach_tail",  # outer vertex of that edge
-        "reach_edge",  # its position in the adjacency
-        # Per node: vertices first, then blossoms.
-        "blossom_dual",  # z; in the tree: relative to the time
-        "up",  # blossom that contains the node, -1 when outermost
-        "base",  # the one vertex that is not matched inside
-        "first",  # first and last vertex of the vertex list
-        "last",
-        "label",
-        "entry_tail",  # for an inner node: the tree edge that leads to it
-        "entry_head",
-        "next_child",  # the cycle of children of a blossom
-        "prev_child",
-        "link_tail",  # the edge from this child to the next
-        "link_head",
-        "base_child",
-        "mark",
-        # Work space.
-        "free_nodes",  # stack of unused blossom numbers, its height in the last entry
-        "stack_node",
-        "stack_vertex",
-        "cycle",
-        "counter",  # 0: stamp of mark, 1: earliest known time of an augmentation
-    ],
-)
+# The state is one integer array, with a row for each of the following: compiled functions that hand on one array are
+# built several times faster than those that hand on two dozen. Per vertex:
+MATE = 0  # partner, -1 when free
+DUAL = 1  # y; in the tree: relative to the time
+TOP = 2  # the outermost node that contains the vertex
+FOLLOW = 3  # next vertex in the vertex list of a node
+REACH = 4  # smallest weight minus dual over the scanned outer vertices
+REACH_TAIL = 5  # outer vertex of that edge
+REACH_EDGE = 6  # its position in the adjacency
+# Per node, vertices first, then blossoms:
+BLOSSOM_DUAL = 7  # z; in the tree: relative to the time
+UP = 8  # blossom that contains the node, -1 when outermost
+BASE = 9  # the one vertex that is not matched inside
+FIRST, LAST = 10, 11  # first and last vertex of the vertex list
+LABEL = 12
+ENTRY_TAIL, ENTRY_HEAD = 13, 14  # for an inner node: the tree edge that leads to it
+NEXT_CHILD, PREV_CHILD = 15, 16  # the cycle of children of a blossom
+LINK_TAIL, LINK_HEAD = 17, 18  # the edge from this child to the next
+BASE_CHILD = 19
+MARK = 20
+# Work space:
+FREE_NODES = 21  # stack of unused blossom numbers
+STACK_NODE, STACK_VERTEX = 22, 23
+CYCLE = 24
+COUNTER = 25  # single numbers:
+STAMP, LIMIT, N_VERTICES, N_FREE = range(4)  # of MARK; earliest known time of an augmentation; sizes
 
 
 @njit(cache=True)
 def _new_forest(n):
     """Every vertex free and on its own."""
-    nodes = n + n // 2 + 1
-    forest = BlossomForest(
-        np.full(n, -1, np.int64),
-        np.zeros(n, np.int64),
-        np.arange(n),
-        np.full(n, -1, np.int64),
-        np.full(n, _NEVER, np.int64),
-        np.full(n, -1, np.int64),
-        np.full(n, -1, np.int64),
-        np.zeros(nodes, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.arange(nodes),
-        np.arange(nodes),
-        np.arange(nodes),
-        np.zeros(nodes, np.int8),
-        np.full(nodes, -1, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.full(nodes, -1, np.int64),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes - n + 1, np.int64),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes, np.int64),
-        np.zeros(2, np.int64),
-    )
+    nodes = n + n // 2 + 4
     n_free = nodes - n
-    for k in range(n_free):
-        forest.free_nodes[k] = nodes - 1 - k
-    forest.free_nodes[n_free] = n_free
+    forest = np.full((COUNTER + 1, nodes), -1, np.int64)
+    for k in range(nodes):
+        forest[TOP, k] = forest[BASE, k] = forest[FIRST, k] = forest[LAST, k] = k
+        forest[DUAL, k] = forest[BLOSSOM_DUAL, k] = forest[LABEL, k] = forest[MARK, k] = 0
+        forest[REACH, k] = _NEVER
+        if k < n_free:
+            forest[FREE_NODES, k] = nodes - 1 - k
+    forest[COUNTER, STAMP] = 0
+    forest[COUNTER, LIMIT] = 0
+    forest[COUNTER, N_VERTICES] = n
+    forest[COUNTER, N_FREE] = n_free
     return forest
 
 
 @njit(cache=True)
 def _start(forest, indptr, indices, weights):
     """Feasible duals, tight at every vertex, and a greedy matching of tight edges."""
-    n = forest.mate.shape[0]
+    n = forest[COUNTER, N_VERTICES]
     for u in range(n):
         smallest = _NEVER
         for e in range(indptr[u], indptr[u + 1]):
             smallest = min(smallest, weights[e])
-        forest.dual[u] = smallest // 2
+        forest[DUAL, u] = smallest // 2
     for u in range(n):
-        if forest.mate[u] >= 0:
+        if forest[MATE, u] >= 0:
             continue
         smallest = _NEVER
         for e in range(indptr[u], indptr[u + 1]):
-            smallest = min(smallest, weights[e] - forest.dual[u] - forest.dual[indices[e]])
-        forest.dual[u] += smallest
+            smallest = min(smallest, weights[e] - forest[DUAL, u] - forest[DUAL, indices[e]])
+        forest[DUAL, u] += smallest
         for e in range(indptr[u], indptr[u + 1]):
             v = indices[e]
-            if forest.mate[v] < 0 and weights[e] == forest.dual[u] + forest.dual[v]:
-                forest.mate[u] = v
-                forest.mate[v] = u
+            if forest[MATE, v] < 0 and weights[e] == forest[DUAL, u] + forest[DUAL, v]:
+                forest[MATE, u] = v
+                forest[MATE, v] = u
                 break
 
 
 @njit(cache=True)
 def _child_with(forest, blossom, vertex):
     node = vertex
-    while forest.up[node] != blossom:
-        node = forest.up[node]
+    while forest[UP, node] != blossom:
+        node = forest[UP, node]
     return node
 
 
@@ -140,9 +111,9 @@ def _child_with(forest, blossom, vertex):
 def _goes_forward(forest, blossom, child):
     """Direction along the cycle in which the number of steps from ``child`` to the base child is even."""
     forward = False
-    node = forest.base_child[blossom]
+    node = forest[BASE_CHILD, blossom]
     while node != child:
-        node = forest.next_child[node]
+        node = forest[NEXT_CHILD, node]
         forward = not forward
     return forward
 
@@ -151,70 +122,70 @@ def _goes_forward(forest, blossom, child):
 def _step(forest, node, forward):
     """The neighbour on the cycle and the edge to it: (neighbour, vertex here, vertex there)."""
     if forward:
-        return forest.next_child[node], forest.link_tail[node], forest.link_head[node]
-    neighbor = forest.prev_child[node]
-    return neighbor, forest.link_head[neighbor], forest.link_tail[neighbor]
+        return forest[NEXT_CHILD, node], forest[LINK_TAIL, node], forest[LINK_HEAD, node]
+    neighbor = forest[PREV_CHILD, node]
+    return neighbor, forest[LINK_HEAD, neighbor], forest[LINK_TAIL, neighbor]
 
 
 @njit(cache=True)
 def _rebase(forest, node, vertex):
     """Turn the matching inside ``node`` so that ``vertex`` is the one left over."""
-    n = forest.mate.shape[0]
-    forest.stack_node[0], forest.stack_vertex[0] = node, vertex
+    n = forest[COUNTER, N_VERTICES]
+    forest[STACK_NODE, 0], forest[STACK_VERTEX, 0] = node, vertex
     height = 1
     while height > 0:
         height -= 1
-        blossom, exposed = forest.stack_node[height], forest.stack_vertex[height]
+        blossom, exposed = forest[STACK_NODE, height], forest[STACK_VERTEX, height]
         if blossom < n:
             continue
         child = _child_with(forest, blossom, exposed)
         forward = _goes_forward(forest, blossom, child)
-        forest.stack_node[height], forest.stack_vertex[height] = child, exposed
+        forest[STACK_NODE, height], forest[STACK_VERTEX, height] = child, exposed
         height += 1
         node = child
-        while node != forest.base_child[blossom]:
+        while node != forest[BASE_CHILD, blossom]:
             left, _, _ = _step(forest, node, forward)
             right, tail, head = _step(forest, left, forward)
-            forest.mate[tail], forest.mate[head] = head, tail
-            forest.stack_node[height], forest.stack_vertex[height] = left, tail
-            forest.stack_node[height + 1], forest.stack_vertex[height + 1] = right, head
+            forest[MATE, tail], forest[MATE, head] = head, tail
+            forest[STACK_NODE, height], forest[STACK_VERTEX, height] = left, tail
+            forest[STACK_NODE, height + 1], forest[STACK_VERTEX, height + 1] = right, head
             height += 2
             node = right
-        forest.base_child[blossom] = child
-        forest.base[blossom] = exposed
+        forest[BASE_CHILD, blossom] = child
+        forest[BASE, blossom] = exposed
 
 
 @njit(cache=True)
 def _augment(forest, tail, head):
     """Flip the path from the free node of ``head`` over the outer vertex ``tail`` to the root."""
-    _rebase(forest, forest.top[head], head)
+    _rebase(forest, forest[TOP, head], head)
     while True:
-        outer = forest.top[tail]
-        partner = forest.mate[forest.base[outer]]
+        outer = forest[TOP, tail]
+        partner = forest[MATE, forest[BASE, outer]]
         _rebase(forest, outer, tail)
-        forest.mate[tail], forest.mate[head] = head, tail
+        forest[MATE, tail], forest[MATE, head] = head, tail
         if partner < 0:
             return
-        inner = forest.top[partner]
-        tail, head = forest.entry_tail[inner], forest.entry_head[inner]
+        inner = forest[TOP, partner]
+        tail, head = forest[ENTRY_TAIL, inner], forest[ENTRY_HEAD, inner]
         _rebase(forest, inner, head)
 
 
 @njit(cache=True)
 def _outer_above(forest, outer):
     """The outer node two levels nearer to the root, -1 at the root."""
-    partner = forest.mate[forest.base[outer]]
-    return -1 if partner < 0 else forest.top[forest.entry_tail[forest.top[partner]]]
+    partner = forest[MATE, forest[BASE, outer]]
+    return -1 if partner < 0 else forest[TOP, forest[ENTRY_TAIL, forest[TOP, partner]]]
 
 
 @njit(cache=True)
 def _common_outer(forest, left, right):
-    forest.counter[0] += 1
-    stamp = forest.counter[0]
+    forest[COUNTER, STAMP] += 1
+    stamp = forest[COUNTER, STAMP]
     while left >= 0:
-        forest.mark[left] = stamp
+        forest[MARK, left] = stamp
         left = _outer_above(forest, left)
-    while forest.mark[right] != stamp:
+    while forest[MARK, right] != stamp:
         right = _outer_above(forest, right)
     return right
 
@@ -222,97 +193,97 @@ def _common_outer(forest, left, right):
 @njit(cache=True)
 def _scan(forest, heap, tail, indptr, indices, weights, reached):
     """Record the edges of a vertex that has become outer, and when they will be tight."""
-    limit = forest.counter[1]
-    own = forest.top[tail]
-    own_dual = forest.dual[tail]
+    limit = forest[COUNTER, LIMIT]
+    own = forest[TOP, tail]
+    own_dual = forest[DUAL, tail]
     for e in range(indptr[tail], indptr[tail + 1]):
         head = indices[e]
-        node = forest.top[head]
+        node = forest[TOP, head]
         distance = weights[e] - own_dual
-        if forest.label[node] == OUTER:
+        if forest[LABEL, node] == OUTER:
             if node != own:
-                time = distance - forest.dual[head]
+                time = distance - forest[DUAL, head]
                 if time < limit:
                     heapq.heappush(heap, (time, tail, e))
-        elif distance < forest.reach[head]:
-            if forest.reach_tail[head] < 0:
+        elif distance < forest[REACH, head]:
+            if forest[REACH_TAIL, head] < 0:
                 reached.append(head)
-            forest.reach[head] = distance
-            forest.reach_tail[head] = tail
-            forest.reach_edge[head] = e
-            if forest.label[node] == NONE:
-                time = 2 * (distance - forest.dual[head])
+            forest[REACH, head] = distance
+            forest[REACH_TAIL, head] = tail
+            forest[REACH_EDGE, head] = e
+            if forest[LABEL, node] == NONE:
+                time = 2 * (distance - forest[DUAL, head])
                 if time < limit:
                     heapq.heappush(heap, (time, tail, e))
-                    if forest.mate[forest.base[node]] < 0:
+                    if forest[MATE, forest[BASE, node]] < 0:
                         limit = time
-    forest.counter[1] = limit
+    forest[COUNTER, LIMIT] = limit
 
 
 @njit(cache=True)
 def _make_outer(forest, node, shift, outer):
     """Append the vertices of a node to the outer ones; ``shift`` makes their duals relative to the time."""
-    vertex = forest.first[node]
+    vertex = forest[FIRST, node]
     while True:
-        forest.dual[vertex] -= shift
+        forest[DUAL, vertex] -= shift
         outer.append(vertex)
-        if vertex == forest.last[node]:
+        if vertex == forest[LAST, node]:
             return
-        vertex = forest.follow[vertex]
+        vertex = forest[FOLLOW, vertex]
 
 
 @njit(cache=True)
 def _make_inner(forest, heap, node, tail, head, inner):
     """Label a node inner, reached over the edge (tail, head), and note when it is to be expanded."""
-    forest.label[node] = INNER
-    forest.entry_tail[node], forest.entry_head[node] = tail, head
+    forest[LABEL, node] = INNER
+    forest[ENTRY_TAIL, node], forest[ENTRY_HEAD, node] = tail, head
     inner.append(node)
-    if node >= forest.mate.shape[0] and forest.blossom_dual[node] < forest.counter[1]:
-        heapq.heappush(heap, (forest.blossom_dual[node], np.int64(-1), node))
+    if node >= forest[COUNTER, N_VERTICES] and forest[BLOSSOM_DUAL, node] < forest[COUNTER, LIMIT]:
+        heapq.heappush(heap, (forest[BLOSSOM_DUAL, node], np.int64(-1), node))
 
 
 @njit(cache=True)
 def _shift_vertices(forest, node, shift):
-    vertex = forest.first[node]
+    vertex = forest[FIRST, node]
     while True:
-        forest.dual[vertex] += shift
-        if vertex == forest.last[node]:
+        forest[DUAL, vertex] += shift
+        if vertex == forest[LAST, node]:
             return
-        vertex = forest.follow[vertex]
+        vertex = forest[FOLLOW, vertex]
 
 
 @njit(cache=True)
 def _set_top(forest, node):
-    vertex = forest.first[node]
+    vertex = forest[FIRST, node]
     while True:
-        forest.top[vertex] = node
-        if vertex == forest.last[node]:
+        forest[TOP, vertex] = node
+        if vertex == forest[LAST, node]:
             return
-        vertex = forest.follow[vertex]
+        vertex = forest[FOLLOW, vertex]
 
 
 @njit(cache=True)
 def _grow(forest, heap, tail, head, time, outer, inner):
     """Add the matched node of ``head`` to the tree, and its partner below it."""
     half = time // 2
-    node = forest.top[head]
+    node = forest[TOP, head]
     _shift_vertices(forest, node, half)
-    forest.blossom_dual[node] += time
+    forest[BLOSSOM_DUAL, node] += time
     _make_inner(forest, heap, node, tail, head, inner)
-    partner = forest.top[forest.mate[forest.base[node]]]
-    forest.label[partner] = OUTER
-    forest.blossom_dual[partner] -= time
+    partner = forest[TOP, forest[MATE, forest[BASE, node]]]
+    forest[LABEL, partner] = OUTER
+    forest[BLOSSOM_DUAL, partner] -= time
     _make_outer(forest, partner, half, outer)
 
 
 @njit(cache=True)
 def _shrink(forest, tail, head, time, outer):
     """Contract the cycle that the edge between two outer vertices closes in the tree into an outer blossom."""
-    left, right = forest.top[tail], forest.top[head]
+    left, right = forest[TOP, tail], forest[TOP, head]
     common = _common_outer(forest, left, right)
-    height = forest.free_nodes[-1] - 1
-    forest.free_nodes[-1] = height
-    blossom = forest.free_nodes[height]
+    height = forest[COUNTER, N_FREE] - 1
+    forest[COUNTER, N_FREE] = height
+    blossom = forest[FREE_NODES, height]
 
     # The cycle runs from the common ancestor down to the tail and back up from the head.
     depth = 0
@@ -321,103 +292,103 @@ def _shrink(forest, tail, head, time, outer):
         depth += 2
         node = _outer_above(forest, node)
     length = depth + 1
-    forest.cycle[0] = common
+    forest[CYCLE, 0] = common
     node = left
     while node != common:
-        partner = forest.mate[forest.base[node]]
-        inner = forest.top[partner]
-        forest.cycle[depth], forest.cycle[depth - 1] = node, inner
-        forest.link_tail[inner], forest.link_head[inner] = partner, forest.base[node]
-        node = forest.top[forest.entry_tail[inner]]
-        forest.link_tail[node], forest.link_head[node] = forest.entry_tail[inner], forest.entry_head[inner]
+        partner = forest[MATE, forest[BASE, node]]
+        inner = forest[TOP, partner]
+        forest[CYCLE, depth], forest[CYCLE, depth - 1] = node, inner
+        forest[LINK_TAIL, inner], forest[LINK_HEAD, inner] = partner, forest[BASE, node]
+        node = forest[TOP, forest[ENTRY_TAIL, inner]]
+        forest[LINK_TAIL, node], forest[LINK_HEAD, node] = forest[ENTRY_TAIL, inner], forest[ENTRY_HEAD, inner]
         depth -= 2
-    forest.link_tail[left], forest.link_head[left] = tail, head
+    forest[LINK_TAIL, left], forest[LINK_HEAD, left] = tail, head
     node = right
     while node != common:
-        partner = forest.mate[forest.base[node]]
-        inner = forest.top[partner]
-        forest.link_tail[node], forest.link_head[node] = forest.base[node], partner
-        forest.link_tail[inner], forest.link_head[inner] = forest.entry_head[inner], forest.entry_tail[inner]
-        forest.cycle[length], forest.cycle[length + 1] = node, inner
+        partner = forest[MATE, forest[BASE, node]]
+        inner = forest[TOP, partner]
+        forest[LINK_TAIL, node], forest[LINK_HEAD, node] = forest[BASE, node], partner
+        forest[LINK_TAIL, inner], forest[LINK_HEAD, inner] = forest[ENTRY_HEAD, inner], forest[ENTRY_TAIL, inner]
+        forest[CYCLE, length], forest[CYCLE, length + 1] = node, inner
         length += 2
-        node = forest.top[forest.entry_tail[inner]]
+        node = forest[TOP, forest[ENTRY_TAIL, inner]]
 
     for position in range(length):
-        child = forest.cycle[position]
-        after = forest.cycle[position + 1 if position + 1 < length else 0]
-        forest.next_child[child] = after
-        forest.prev_child[after] = child
-        forest.up[child] = blossom
+        child = forest[CYCLE, position]
+        after = forest[CYCLE, position + 1 if position + 1 < length else 0]
+        forest[NEXT_CHILD, child] = after
+        forest[PREV_CHILD, after] = child
+        forest[UP, child] = blossom
         if position + 1 < length:
-            forest.follow[forest.last[child]] = forest.first[after]
-        if forest.label[child] == INNER:
+            forest[FOLLOW, forest[LAST, child]] = forest[FIRST, after]
+        if forest[LABEL, child] == INNER:
             # The vertices change from relative inner to relative outer duals: twice the elapsed time.
-            forest.blossom_dual[child] -= time
+            forest[BLOSSOM_DUAL, child] -= time
             _make_outer(forest, child, time, outer)
         else:
-            forest.blossom_dual[child] += time
-        forest.label[child] = NONE
-    forest.first[blossom] = forest.first[common]
-    forest.last[blossom] = forest.last[forest.cycle[length - 1]]
-    forest.base[blossom] = forest.base[common]
-    forest.base_child[blossom] = common
-    forest.up[blossom] = -1
-    forest.label[blossom] = OUTER
-    forest.blossom_dual[blossom] = -time
+            forest[BLOSSOM_DUAL, child] += time
+        forest[LABEL, child] = NONE
+    forest[FIRST, blossom] = forest[FIRST, common]
+    forest[LAST, blossom] = forest[LAST, forest[CYCLE, length - 1]]
+    forest[BASE, blossom] = forest[BASE, common]
+    forest[BASE_CHILD, blossom] = common
+    forest[UP, blossom] = -1
+    forest[LABEL, blossom] = OUTER
+    forest[BLOSSOM_DUAL, blossom] = -time
     _set_top(forest, blossom)
 
 
 @njit(cache=True)
 def _expand(forest, heap, blossom, time, outer, inner):
     """Open an inner blossom with z = 0: the even part of its cycle stays in the tree, the other part leaves it."""
-    tail, head = forest.entry_tail[blossom], forest.entry_head[blossom]
+    tail, head = forest[ENTRY_TAIL, blossom], forest[ENTRY_HEAD, blossom]
     entry = _child_with(forest, blossom, head)
-    base_child = forest.base_child[blossom]
+    base_child = forest[BASE_CHILD, blossom]
     forward = _goes_forward(forest, blossom, entry)
     child = base_child
     while True:
-        forest.up[child] = -1
-        forest.label[child] = NONE
+        forest[UP, child] = -1
+        forest[LABEL, child] = NONE
         _set_top(forest, child)
-        child = forest.next_child[child]
+        child = forest[NEXT_CHILD, child]
         if child == base_child:
             break
     # The vertices have relative inner duals, which those that stay inner keep.
     node = entry
     while True:
-        forest.blossom_dual[node] += time
+        forest[BLOSSOM_DUAL, node] += time
         _make_inner(forest, heap, node, tail, head, inner)
         if node == base_child:
             break
         below, _, _ = _step(forest, node, forward)
         node, tail, head = _step(forest, below, forward)
-        forest.label[below] = OUTER
-        forest.blossom_dual[below] -= time
+        forest[LABEL, below] = OUTER
+        forest[BLOSSOM_DUAL, below] -= time
         _make_outer(forest, below, time, outer)
-    child = forest.next_child[base_child]
+    child = forest[NEXT_CHILD, base_child]
     while child != base_child:
-        if forest.label[child] == NONE:
+        if forest[LABEL, child] == NONE:
             _release(forest, heap, child, time // 2)
-        child = forest.next_child[child]
-    height = forest.free_nodes[-1]
-    forest.free_nodes[height] = blossom
-    forest.free_nodes[-1] = height + 1
-    forest.label[blossom] = NONE
+        child = forest[NEXT_CHILD, child]
+    height = forest[COUNTER, N_FREE]
+    forest[FREE_NODES, height] = blossom
+    forest[COUNTER, N_FREE] = height + 1
+    forest[LABEL, blossom] = NONE
 
 
 @njit(cache=True)
 def _release(forest, heap, node, half):
     """Take a former part of an inner blossom out of the tree and let its vertices be reached again."""
-    vertex = forest.first[node]
+    vertex = forest[FIRST, node]
     while True:
-        forest.dual[vertex] -= half
-        if forest.reach_tail[vertex] >= 0:
-            time = 2 * (forest.reach[vertex] - forest.dual[vertex])
-            if time < forest.counter[1]:
-                heapq.heappush(heap, (time, forest.reach_tail[vertex], forest.reach_edge[vertex]))
-        if vertex == forest.last[node]:
+        forest[DUAL, vertex] -= half
+        if forest[REACH_TAIL, vertex] >= 0:
+            time = 2 * (forest[REACH, vertex] - forest[DUAL, vertex])
+            if time < forest[COUNTER, LIMIT]:
+                heapq.heappush(heap, (time, forest[REACH_TAIL, vertex], forest[REACH_EDGE, vertex]))
+        if vertex == forest[LAST, node]:
             return
-        vertex = forest.follow[vertex]
+        vertex = forest[FOLLOW, vertex]
 
 
 @njit(cache=True)
@@ -428,9 +399,9 @@ def _search(forest, root, indptr, indices, weights):
     inner = [np.int64(0) for _ in range(0)]
     reached = [np.int64(0) for _ in range(0)]
     time = np.int64(0)
-    forest.counter[1] = _NEVER
-    forest.label[forest.top[root]] = OUTER
-    _make_outer(forest, forest.top[root], time, outer)
+    forest[COUNTER, LIMIT] = _NEVER
+    forest[LABEL, forest[TOP, root]] = OUTER
+    _make_outer(forest, forest[TOP, root], time, outer)
     n_scanned = 0
     found = False
     while not found:
@@ -442,21 +413,21 @@ def _search(forest, root, indptr, indices, weights):
         # Entries that later events made obsolete are recognised by their time.
         due, tail, e = heapq.heappop(heap)
         if tail < 0:
-            if forest.label[e] == INNER and forest.blossom_dual[e] == due:
+            if forest[LABEL, e] == INNER and forest[BLOSSOM_DUAL, e] == due:
                 time = due
                 _expand(forest, heap, e, time, outer, inner)
             continue
         head = indices[e]
-        node = forest.top[head]
-        distance = weights[e] - forest.dual[tail] - forest.dual[head]
-        if forest.label[node] == NONE and due == 2 * distance:
+        node = forest[TOP, head]
+        distance = weights[e] - forest[DUAL, tail] - forest[DUAL, head]
+        if forest[LABEL, node] == NONE and due == 2 * distance:
             time = due
-            if forest.mate[forest.base[node]] < 0:
+            if forest[MATE, forest[BASE, node]] < 0:
                 _augment(forest, tail, head)
                 found = True
             else:
                 _grow(forest, heap, tail, head, time, outer, inner)
-        elif forest.label[node] == OUTER and node != forest.top[tail] and due == distance:
+        elif forest[LABEL, node] == OUTER and node != forest[TOP, tail] and due == distance:
             time = due
             _shrink(forest, tail, head, time, outer)
     _leave_tree(forest, time, outer, inner, reached)
@@ -467,19 +438,19 @@ def _search(forest, root, indptr, indices, weights):
 def _leave_tree(forest, time, outer, inner, reached):
     """Make all duals absolute again and forget the labels."""
     for vertex in outer:
-        forest.dual[vertex] += time // 2
-        node = forest.top[vertex]
-        if forest.label[node] == OUTER:
-            forest.blossom_dual[node] += time
-            forest.label[node] = NONE
+        forest[DUAL, vertex] += time // 2
+        node = forest[TOP, vertex]
+        if forest[LABEL, node] == OUTER:
+            forest[BLOSSOM_DUAL, node] += time
+            forest[LABEL, node] = NONE
     for node in inner:
-        if forest.label[node] == INNER:
+        if forest[LABEL, node] == INNER:
             _shift_vertices(forest, node, -(time // 2))
-            forest.blossom_dual[node] -= time
-            forest.label[node] = NONE
+            forest[BLOSSOM_DUAL, node] -= time
+            forest[LABEL, node] = NONE
     for vertex in reached:
-        forest.reach[vertex] = _NEVER
-        forest.reach_tail[vertex] = -1
+        forest[REACH, vertex] = _NEVER
+        forest[REACH_TAIL, vertex] = -1
 
 
 @njit(cache=True)
@@ -502,9 +473,9 @@ def solve_integer_matching(indptr, indices, weights):
         The partner of each vertex.
     dual : numpy.ndarray of shape (n,)
         Vertex duals.
-    blossom_dual : numpy.ndarray of shape (n + n // 2 + 1,)
+    blossom_dual : numpy.ndarray of shape (n + n // 2 + 4,)
         Duals of the nodes, 0 for vertices.
-    up : numpy.ndarray of shape (n + n // 2 + 1,)
+    up : numpy.ndarray of shape (n + n // 2 + 4,)
         The blossom that contains a node, -1 if there is none.
     """
     n = indptr.shape[0] - 1
@@ -516,7 +487,8 @@ def solve_integer_matching(indptr, indices, weights):
     if found:
         _start(forest, indptr, indices, weights)
     for u in range(n):
-        if found and forest.mate[u] < 0:
+        if found and forest[MATE, u] < 0:
             found = _search(forest, u, indptr, indices, weights)
-    forest.blossom_dual[:n] = 0
-    return found, forest.mate, forest.dual, forest.blossom_dual, forest.up
+    for u in range(n):
+        forest[BLOSSOM_DUAL, u] = 0
+    return found, forest[MATE, :n].copy(), forest[DUAL, :n].copy(), forest[BLOSSOM_DUAL].copy(), forest[UP].copy()

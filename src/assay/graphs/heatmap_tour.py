@@ -56,7 +56,7 @@ Heatmap = ArrayLike | scipy.sparse.sparray | scipy.sparse.spmatrix | Mapping[Any
 
 _METHODS = ("auto", "thresholds", "integral", "random", "modified_cost")
 _MATCHINGS = ("auto", "exact", "sparse", "networkx")
-_IMPROVEMENTS = (None, "2opt", "oropt", "both")
+_IMPROVEMENTS = ("2opt", "oropt", "both")
 _MOST_LEVELS = 2000
 
 
@@ -234,13 +234,19 @@ def decode_heatmap(
     check_choice(shortcut, "shortcut", ("best", "first"))
     check_choice(metric, "metric", ("check", "closure"))
     check_choice(matching, "matching", _MATCHINGS)
+    for name, flag in (("prune", prune), ("lower_bound", lower_bound)):
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{name} must be True or False, got {flag!r}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {callback!r}")
     if max_thresholds is not None:
         max_thresholds = check_integer(max_thresholds, "max_thresholds", minimum=1)
     if patience is not None:
         patience = check_integer(patience, "patience", minimum=1)
     n_samples = check_integer(n_samples, "n_samples", minimum=1)
     generator = as_generator(random_state, "random_state")
-    _check_improvement(improve)
+    if not (improve is None or (isinstance(improve, str) and improve in _IMPROVEMENTS)):
+        raise ValueError(f"improve must be one of None, '2opt', 'oropt', 'both', got {improve!r}")
     costs = read_costs(cost, weight=weight, closure=metric == "closure")
     scores = _scores_of(cost, heatmap, costs)
     reference_tour = None if reference is None else check_tour(reference, costs.n, "reference", costs.nodes)
@@ -461,7 +467,7 @@ def _certified(
         candidates=table,
         eta=eta,
         bound=bound,
-        holds=None if bound is None or metric.satisfied is False else cost <= bound,
+        holds=None if bound is None or metric.satisfied is False else all(c.holds for c in against_reference),
         lower_bound=lower,
         ratio_bound=None if lower is None else divide(cost, lower),
         metric_ok=metric.satisfied,
@@ -469,11 +475,6 @@ def _certified(
         certificates=(*certificates, *against_reference, *against_optimum),
         history=search.history,
     )
-
-
-def _check_improvement(improve: str | None) -> None:
-    if improve not in _IMPROVEMENTS:
-        raise ValueError(f"improve must be one of None, '2opt', 'oropt', 'both', got {improve!r}")
 
 
 def _scores_of(cost: Costs, heatmap: Heatmap, costs: CityCosts) -> EdgeScores:

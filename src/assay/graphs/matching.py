@@ -14,6 +14,7 @@ neither ever holds a matrix when the vertices are points.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -25,7 +26,7 @@ from scipy.optimize import linear_sum_assignment
 
 from assay.certificate import Certificate
 from assay.graphs.rounded_matching import MatchingDuals, preorder_matching, solve_complete, solve_on_neighbors
-from assay.graphs.tour_costs import CityCosts, pair_cost
+from assay.graphs.tour_costs import CityCosts, check_range, pair_cost, without_diagonal
 from assay.result import Result
 from assay.validation import as_float_array, check_choice
 
@@ -218,7 +219,7 @@ def matching_lower_bound(cost: ArrayLike | CityCosts) -> float:
 def dual_bound(
     cost: ArrayLike | CityCosts,
     vertex_duals: ArrayLike,
-    blossoms: tuple[ArrayLike, ...] = (),
+    blossoms: Sequence[ArrayLike] = (),
     blossom_duals: ArrayLike = (),
 ) -> float:
     """Lower bound on the cost of every perfect matching that given duals prove.
@@ -229,7 +230,7 @@ def dual_bound(
         As in :func:`perfect_matching`.
     vertex_duals : array_like of shape (k,)
         Any values. Where they leave a reduced cost negative, they are lowered until none is.
-    blossoms : tuple of array_like of int, default=()
+    blossoms : sequence of array_like of int, default=()
         Vertex sets of odd size, any two of them disjoint or nested.
     blossom_duals : array_like of shape (len(blossoms),), default=()
         Non-negative values of these sets.
@@ -258,11 +259,15 @@ def dual_bound(
     values = as_float_array(vertex_duals, "vertex_duals", ndim=1, allow_empty=True)
     if values.shape != (costs.n,):
         raise ValueError(f"vertex_duals must have length {costs.n}, got {values.shape[0]}")
+    if not isinstance(blossoms, Sequence):
+        raise TypeError(f"blossoms must be a sequence of vertex sets, got {type(blossoms).__name__}")
     set_values = as_float_array(blossom_duals, "blossom_duals", ndim=1, allow_empty=True)
     if set_values.shape != (len(blossoms),):
         raise ValueError(f"blossom_duals must have length {len(blossoms)}, got {set_values.shape[0]}")
     if set_values.size and set_values.min() < 0:
         raise ValueError(f"blossom_duals must be non-negative, got a minimum of {set_values.min():g}")
+    if values.size and not np.isfinite(4.0 * costs.n * max(np.abs(values).max(), set_values.max(initial=0.0))):
+        raise ValueError("vertex_duals and blossom_duals must have sums in the range of floats")
     sets = [np.unique(np.asarray(members)) for members in blossoms]
     for given, members in zip(blossoms, sets, strict=True):
         if members.dtype.kind not in "iu" or len(members) != len(given) or len(members) % 2 == 0:
@@ -430,11 +435,10 @@ def _matching_costs(cost: ArrayLike | CityCosts) -> CityCosts:
     if isinstance(cost, CityCosts):
         costs = cost
     else:
-        array = _without_diagonal(cost)
-        array = as_float_array(array, "cost", ndim=2, allow_empty=True)
+        array = as_float_array(without_diagonal(cost), "cost", ndim=2, allow_empty=True)
         rows, columns = array.shape
         if rows == columns:
-            asymmetry = np.abs(array - array.T).max(initial=0.0)
+            asymmetry = 2 * np.abs(array / 2 - array.T / 2).max(initial=0.0)
             if asymmetry > _SYMMETRY_TOLERANCE * np.abs(array).max(initial=0.0):
                 raise ValueError(f"cost must be symmetric, got entries that differ by {asymmetry:g} from their mirror")
             costs = CityCosts(np.empty((0, 2)), np.ascontiguousarray(array / 2 + array.T / 2))
@@ -442,22 +446,10 @@ def _matching_costs(cost: ArrayLike | CityCosts) -> CityCosts:
             costs = CityCosts(np.ascontiguousarray(array), np.empty((0, 0)))
         else:
             raise ValueError(f"cost must have shape (k, k) or (k, 2), got {array.shape}")
+        check_range(costs)
     if costs.n % 2:
         raise ValueError(f"cost must have an even number of vertices, got {costs.n}")
-    with np.errstate(over="ignore"):
-        largest = max(np.abs(costs.matrix).max(initial=0.0), np.abs(costs.points).max(initial=0.0) ** 2)
-        if not np.isfinite(8.0 * costs.n * largest):
-            raise ValueError(f"cost must have sums in the range of floats, got entries of {largest:g}")
     return costs
-
-
-def _without_diagonal(cost: ArrayLike) -> ArrayLike:
-    """A copy with zeros on the diagonal if it looks like a cost matrix: infinity is common there."""
-    if not isinstance(cost, np.ndarray) or cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.dtype.kind != "f":
-        return cost
-    copy = cost.copy()
-    np.fill_diagonal(copy, 0.0)
-    return copy
 
 
 def _empty(method: str) -> MatchingResult:

@@ -93,14 +93,16 @@ def held_karp_bound(
     """
     costs = read_costs(cost)
     n_iter = check_integer(n_iter, "n_iter", minimum=1)
-    if upper is None:
+    own = upper is None
+    if own:
         none = np.empty(0, dtype=np.int64)
         upper = costs.tour_cost(close_fragments(costs, none, none))
     else:
         upper = check_real(upper, "upper", minimum=0)
     potentials, bounds = _ascend(costs.points, costs.matrix, n_iter, upper)
     lower_bound, degree = _one_tree(costs, potentials)
-    tolerance = 1e-9 * abs(upper)
+    # A cost that the user has summed up may be rounded.
+    tolerance = 0.0 if own else 1e-9 * abs(upper)
     if lower_bound > upper + tolerance:
         raise ValueError(f"upper must be the cost of a tour, which is at least {lower_bound:.9g}, got {upper:.9g}")
     certificate = Certificate(
@@ -117,7 +119,7 @@ def held_karp_bound(
 
 
 def one_tree_bound(cost: ArrayLike | nx.Graph | CityCosts, potentials: ArrayLike) -> float:
-    """Lower bound on every tour that given potentials prove.
+    """Lower bound on every tour that given potentials prove, whatever rounding does.
 
     Parameters
     ----------
@@ -145,6 +147,9 @@ def one_tree_bound(cost: ArrayLike | nx.Graph | CityCosts, potentials: ArrayLike
     vector = as_float_array(potentials, "potentials", ndim=1)
     if vector.size != costs.n:
         raise ValueError(f"potentials must have length {costs.n}, got {vector.size}")
+    largest = np.abs(vector).max()
+    if not largest < np.finfo(float).max / (8 * costs.n):
+        raise ValueError(f"potentials must have sums in the range of floats, got a magnitude of {largest:g}")
     return _one_tree(costs, vector)[0]
 
 
@@ -237,12 +242,20 @@ def _ascend(points, matrix, n_iter, upper):
 
 
 def _one_tree(costs: CityCosts, potentials: np.ndarray) -> tuple[float, Int[np.ndarray, " cities"]]:
-    """Bound and degrees of the cheapest 1-tree: the plain form of what the ascent does, correctly rounded."""
+    """Bound and degrees of the cheapest 1-tree: the plain form of what the ascent does, and proof against rounding.
+
+    No edge counts with more than its cost and potentials, so a 1-tree that is cheapest under what they count with costs
+    at most what the true cheapest one does.
+    """
     n = costs.n
     city_numbers = np.arange(n)
 
     def row(city: int) -> np.ndarray:
-        return costs.between(np.full(n, city), city_numbers) + potentials[city] + potentials
+        cost = costs.between(np.full(n, city), city_numbers)
+        partial, lost = _exact_sum(cost, potentials[city])
+        total, lost_again = _exact_sum(partial, potentials)
+        lost = np.abs(lost) + np.abs(lost_again)
+        return np.where(lost == 0, total, np.nextafter(total - 2 * lost, -np.inf))
 
     degree = np.zeros(n, dtype=np.int64)
     edges = []
@@ -264,3 +277,10 @@ def _one_tree(costs: CityCosts, potentials: np.ndarray) -> tuple[float, Int[np.n
     degree[0] = 2
     degree[ends] += 1
     return math.fsum([*edges, *(-2 * potentials)]), degree
+
+
+def _exact_sum(a: np.ndarray, b: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Rounded sums, and exactly what rounding took from them (Knuth)."""
+    total = a + b
+    of_b = total - a
+    return total, (a - (total - of_b)) + (b - of_b)

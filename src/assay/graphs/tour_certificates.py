@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 
 from assay.certificate import Assumption, Certificate
 from assay.graphs.tour_bounds import one_tree_bound
-from assay.graphs.tour_costs import CityCosts, EdgeScores, read_costs
+from assay.graphs.tour_costs import CityCosts, EdgeScores, is_tour, read_costs
 
 __all__ = [
     "MetricCheck",
@@ -65,7 +65,7 @@ class MetricCheck:
     satisfied : bool or None
         False when the violation is above the tolerance; otherwise True, or None when only a sample was checked.
     slack : float
-        The v for which the bounds are stated: the violation, at least the rounding.
+        The v for which the bounds are stated: the violation and the rounding.
     """
 
     violation: float
@@ -83,7 +83,7 @@ class MetricCheck:
     @property
     def slack(self) -> float:
         """Additive violation that the bounds allow for."""
-        return max(self.violation, self.rounding)
+        return self.violation + self.rounding
 
     @property
     def assumption(self) -> Assumption:
@@ -221,10 +221,11 @@ def structural_certificate(
     sound = connected_components(graph, directed=False)[0] == 1 and not np.any(
         np.bincount(edges.ravel(), minlength=costs.n) % 2
     )
-    bound = math.fsum(costs.between(edges[:, 0], edges[:, 1])) + metric.slack * max(0, len(edges) - costs.n)
+    # One rounding of the whole sum: it keeps the order of what is compared.
+    bound = math.fsum([*costs.between(edges[:, 0], edges[:, 1]), metric.slack * max(0, len(edges) - costs.n)])
     return Certificate(
         "cost of the tour against its skeleton and matching together",
-        costs.tour_cost(tour),
+        _cost_if_tour(costs, tour),
         bound,
         assumptions=(
             Assumption("skeleton and matching together are connected and even", bool(sound)),
@@ -266,10 +267,11 @@ def reference_certificate(
     -------
     Certificate
     """
-    bound = costs.tour_cost(reference) + 2 * error + 2 * metric.slack * n_different + matching_gap
+    reference_edges = costs.tour_edges(reference) if is_tour(reference, costs.n) else [math.nan]
+    bound = math.fsum([*reference_edges, 2 * error, 2 * metric.slack * n_different, matching_gap])
     return Certificate(
         f"cost of the tour against the reference tour plus twice {what}",
-        costs.tour_cost(tour),
+        _cost_if_tour(costs, tour),
         bound,
         assumptions=(metric.assumption,),
     )
@@ -384,7 +386,7 @@ def christofides_certificate(
     -------
     Certificate
     """
-    return Certificate("cost of the tour against the Christofides tour", costs.tour_cost(tour), christofides_cost)
+    return Certificate("cost of the tour against the Christofides tour", _cost_if_tour(costs, tour), christofides_cost)
 
 
 def ratio_certificate(
@@ -419,7 +421,7 @@ def ratio_certificate(
     optimum, so the certificate fails only where the ascent has stopped far from its limit.
     """
     lower = one_tree_bound(costs, potentials)
-    cost = costs.tour_cost(tour)
+    cost = _cost_if_tour(costs, tour)
     extra = 0.5 * costs.n * metric.slack + matching_gap
     return Certificate(
         "ratio of the tour to the Held-Karp lower bound",
@@ -433,7 +435,12 @@ def divide(cost: float, lower: float) -> float:
     """Ratio of a cost to a lower bound on it; 1 when both are 0."""
     if lower > 0:
         return cost / lower
-    return 1.0 if cost <= 0 else math.inf
+    return math.nan if math.isnan(cost) else 1.0 if cost <= 0 else math.inf
+
+
+def _cost_if_tour(costs: CityCosts, tour: np.ndarray) -> float:
+    """Cost of a tour; nan, with which no certificate holds, when some city is not visited exactly once."""
+    return costs.tour_cost(tour) if is_tour(tour, costs.n) else math.nan
 
 
 def _mask_of_tour(scores: EdgeScores, tour: np.ndarray) -> Bool[np.ndarray, " edges"]:

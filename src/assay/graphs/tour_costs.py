@@ -23,15 +23,28 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from assay.validation import as_float_array
+from assay.validation import as_float_array, check_real
 
-__all__ = ["CityCosts", "EdgeScores", "check_tour", "normalize_tour", "pair_cost", "read_costs", "read_scores"]
+__all__ = [
+    "CityCosts",
+    "EdgeScores",
+    "check_range",
+    "check_tour",
+    "is_tour",
+    "normalize_tour",
+    "pair_cost",
+    "read_costs",
+    "read_scores",
+    "without_diagonal",
+]
 
 SCORE_TOLERANCE = 1e-9
 _SYMMETRY_TOLERANCE = 1e-9
+# From here on, squares are precise enough for distances to be right to 1e-10 of the spread.
+_SMALLEST_SPREAD = 1e-151
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True)
 def pair_cost(points, matrix, i, j):
     """Cost between two cities, inside compiled kernels."""
     if points.shape[0] > 0:
@@ -44,6 +57,8 @@ def pair_cost(points, matrix, i, j):
 @dataclass(frozen=True)
 class CityCosts:
     """Symmetric, non-negative costs between ``n`` cities.
+
+    Made by :func:`read_costs`, which checks them: here only shapes and types are.
 
     Parameters
     ----------
@@ -65,6 +80,15 @@ class CityCosts:
     points: Float[np.ndarray, "points 2"]
     matrix: Float[np.ndarray, "rows rows"]
     nodes: tuple[Hashable, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, array, width in (("points", self.points, 2), ("matrix", self.matrix, len(self.matrix))):
+            if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != 2:
+                raise TypeError(f"{name} must be a 2-D array of float64, got {type(array).__name__}")
+            if array.shape[1] != width:
+                raise ValueError(f"{name} must have {width} columns, got shape {array.shape}")
+        if len(self.points) and len(self.matrix):
+            raise ValueError("points and matrix must not both be given")
 
     @property
     def n(self) -> int:
@@ -152,8 +176,9 @@ def read_costs(cost: ArrayLike | nx.Graph | CityCosts, *, weight: str = "weight"
     TypeError
         If the costs are not numbers, or the graph is directed or a multigraph.
     ValueError
-        If there are fewer than 3 cities, a cost is negative, nan or infinite, the matrix is not symmetric, or the
-        graph is not complete (with ``closure=True``: not connected).
+        If there are fewer than 3 cities, a cost is negative, nan or infinite, the matrix is not symmetric, the graph
+        is not complete (with ``closure=True``: not connected), or sums of costs or squares of distances are out of the
+        range of floats.
 
     Examples
     --------
@@ -168,10 +193,12 @@ def read_costs(cost: ArrayLike | nx.Graph | CityCosts, *, weight: str = "weight"
         nodes = tuple(cost)
         matrix = _matrix_of_graph(cost, weight, allow_missing=closure)
     else:
-        array = as_float_array(_without_diagonal(cost), "cost", ndim=2)
+        array = as_float_array(without_diagonal(cost), "cost", ndim=2)
         if array.shape[1] == 2 and array.shape[0] != 2:
             _require_three(array.shape[0])
-            return CityCosts(np.ascontiguousarray(array), np.empty((0, 0)))
+            planar = CityCosts(np.ascontiguousarray(array), np.empty((0, 0)))
+            check_range(planar)
+            return planar
         if array.shape[0] != array.shape[1]:
             raise ValueError(f"cost must be a square matrix or points of shape (n, 2), got shape {array.shape}")
         matrix = array
@@ -184,9 +211,12 @@ def read_costs(cost: ArrayLike | nx.Graph | CityCosts, *, weight: str = "weight"
     if asymmetry > _SYMMETRY_TOLERANCE * largest:
         raise ValueError(f"cost must be symmetric, got entries that differ by {asymmetry:g} from their mirror image")
     if asymmetry > 0:
-        matrix = (matrix + matrix.T) / 2
+        matrix = matrix / 2 + matrix.T / 2
     costs = CityCosts(np.empty((0, 2)), np.ascontiguousarray(matrix), nodes)
-    return _metric_closure(costs) if closure else costs
+    if closure:
+        costs = _metric_closure(costs)
+    check_range(costs)
+    return costs
 
 
 def read_scores(
@@ -199,8 +229,9 @@ def read_scores(
     Parameters
     ----------
     heatmap : array_like of shape (n, n), scipy sparse array of shape (n, n), mapping of pairs to scores, or EdgeScores
-        Scores in [0, 1]; the diagonal is ignored. A strictly triangular matrix gives each edge once. Otherwise the two
-        directions of an edge should agree; if they do not, the larger one counts, and a warning says so.
+        Scores in [0, 1]; the diagonal is ignored, whatever is on it. A strictly triangular matrix gives each edge
+        once. Otherwise the two directions of an edge should agree; if they do not, the larger one counts, and a warning
+        says so.
     n : int
         Number of cities.
     nodes : sequence of hashable, optional
@@ -225,32 +256,34 @@ def read_scores(
     ([1, 2], [1.0, 0.5])
     """
     if isinstance(heatmap, EdgeScores):
-        return heatmap
-    if isinstance(heatmap, Mapping):
-        row, column, value = _triplets_of_mapping(heatmap, n, nodes)
-    elif scipy.sparse.issparse(heatmap):
+        return _checked_scores(heatmap, n)
+    is_sparse = scipy.sparse.issparse(heatmap)
+    once = isinstance(heatmap, Mapping) and not is_sparse  # a sparse matrix in DOK format is a mapping, too
+    if is_sparse:
         if heatmap.shape != (n, n):
             raise ValueError(f"heatmap must have shape ({n}, {n}), got {heatmap.shape}")
         compressed = scipy.sparse.csr_array(heatmap, copy=True)
         compressed.sum_duplicates()
         triplets = compressed.tocoo()
-        value = as_float_array(triplets.data, "heatmap", ndim=1, allow_empty=True)
         row, column = (index.astype(np.int64) for index in triplets.coords)
+        inside = row != column
+        row, column = row[inside], column[inside]
+        value = as_float_array(triplets.data[inside], "heatmap", ndim=1, allow_empty=True)
+    elif once:
+        row, column, value = _triplets_of_mapping(heatmap, n, nodes)
     else:
-        matrix = as_float_array(_without_diagonal(heatmap), "heatmap", ndim=2)
+        matrix = as_float_array(without_diagonal(heatmap), "heatmap", ndim=2)
         if matrix.shape != (n, n):
             raise ValueError(f"heatmap must have shape ({n}, {n}), got {matrix.shape}")
         row, column = np.nonzero(matrix)
         value = matrix[row, column]
-    inside = row != column
-    row, column, value = row[inside], column[inside], value[inside]
     if value.size and not (value.min() >= -SCORE_TOLERANCE and value.max() <= 1 + SCORE_TOLERANCE):
         raise ValueError(
             f"heatmap must have scores in [0, 1], got values from {value.min():g} to {value.max():g}; "
             "apply a sigmoid, or divide each row by its maximum"
         )
     # In a mapping, as in a triangular matrix, an edge that is given in one direction only is given once.
-    once = isinstance(heatmap, Mapping) or bool(np.all(row < column) or np.all(row > column))
+    once = once or bool(np.all(row < column) or np.all(row > column))
     return _one_score_per_edge(row, column, np.clip(value, 0.0, 1.0), n, once)
 
 
@@ -289,18 +322,49 @@ def check_tour(
     """
     if nodes is not None:
         number = {node: k for k, node in enumerate(nodes)}
-        unknown = [node for node in tour if node not in number]
+        try:
+            visits = list(tour)
+            unknown = [node for node in visits if node not in number]
+        except TypeError as error:  # not iterable, or what is in it has no hash
+            raise TypeError(f"{name} must be a sequence of nodes, got {type(tour).__name__}: {error}") from None
         if unknown:
             raise ValueError(f"{name} must list nodes of the graph, got {unknown[0]!r}")
-        tour = [number[node] for node in tour]
-    order = np.asarray(tour)
+        tour = [number[node] for node in visits]
+    try:
+        order = np.asarray(tour)
+    except (TypeError, ValueError) as error:  # ragged
+        raise TypeError(f"{name} must be a sequence of integers, got {type(tour).__name__}: {error}") from None
     if order.dtype.kind not in "iu" or order.ndim != 1:
         raise TypeError(f"{name} must be a sequence of integers, got dtype {order.dtype} and shape {order.shape}")
     if order.size == n + 1 and order[0] == order[-1]:
         order = order[:-1]
-    if order.size != n or not np.array_equal(np.sort(order), np.arange(n)):
+    if not is_tour(order, n):
         raise ValueError(f"{name} must be a permutation of 0..{n - 1}, got {order.size} entries that are not one")
     return order.astype(np.int64)
+
+
+def is_tour(tour: Int[np.ndarray, " visits"], n: int) -> bool:
+    """Whether every one of ``n`` cities is visited exactly once.
+
+    Parameters
+    ----------
+    tour : numpy.ndarray of shape (visits,)
+        City numbers.
+    n : int
+        Number of cities.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.graphs.tour_costs import is_tour
+    >>> is_tour(np.array([2, 0, 1]), 3), is_tour(np.array([2, 0, 0]), 3)
+    (True, False)
+    """
+    return tour.size == n and bool(np.array_equal(np.sort(tour), np.arange(n)))
 
 
 def normalize_tour(tour: Int[np.ndarray, " cities"]) -> Int[np.ndarray, " cities"]:
@@ -328,22 +392,98 @@ def normalize_tour(tour: Int[np.ndarray, " cities"]) -> Int[np.ndarray, " cities
     return order
 
 
+def without_diagonal(square: Any) -> Any:
+    """A copy with a zero diagonal of what looks like a square matrix: nothing, or infinity, is common there.
+
+    Parameters
+    ----------
+    square : array_like
+        Anything; what is not a square matrix is returned as it is, for the checks that follow.
+
+    Returns
+    -------
+    object
+
+    Examples
+    --------
+    >>> from assay.graphs.tour_costs import without_diagonal
+    >>> without_diagonal([[float("inf"), 1.0], [1.0, float("nan")]])
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    if hasattr(square, "detach"):
+        tensor = square.detach().cpu()
+        if "strided" not in str(tensor.layout):
+            return square
+        square = (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    try:
+        # A mask has to stay: what is under it is nobody's number.
+        array = square.copy() if isinstance(square, np.ma.MaskedArray) else np.array(square)
+    except ValueError:  # ragged; the general check words the message
+        return square
+    if array.ndim == 2 and array.shape[0] == array.shape[1] and array.dtype.kind in "biufO":
+        np.fill_diagonal(array, 0)
+    return array
+
+
+def check_range(costs: CityCosts) -> None:
+    """Check that sums of costs, and squares of distances, neither overflow nor vanish.
+
+    Parameters
+    ----------
+    costs : CityCosts
+        Of all cities.
+
+    Raises
+    ------
+    ValueError
+        If they are out of the range of floats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.graphs.tour_costs import CityCosts, check_range
+    >>> check_range(CityCosts(np.array([[0.0, 0.0], [0.0, 1e-170]]), np.empty((0, 0))))
+    Traceback (most recent call last):
+        ...
+    ValueError: cost must have distances with squares in the range of floats, got a spread of 1e-170; change the unit
+    """
+    # Twice the sum of all costs, and the potentials of a long ascent.
+    headroom = 2.0**10 * max(costs.n, 1) ** 2
+    with np.errstate(over="ignore"):
+        if costs.is_euclidean:
+            spread = float(np.max(costs.points.max(axis=0) - costs.points.min(axis=0)))
+            if not np.isfinite(np.float64(spread) ** 2 * headroom) or 0 < spread < _SMALLEST_SPREAD:
+                raise ValueError(
+                    f"cost must have distances with squares in the range of floats, got a spread of {spread:g}; "
+                    "change the unit"
+                )
+        else:
+            largest = np.abs(costs.matrix).max(initial=0.0)
+            if not np.isfinite(headroom * largest):
+                raise ValueError(
+                    f"cost must have sums in the range of floats, got entries of {largest:g}; change the unit"
+                )
+
+
 def _require_three(n: int) -> None:
     if n < 3:
         raise ValueError(f"cost must describe at least 3 cities, got {n}")
 
 
-def _without_diagonal(square: Any) -> Any:
-    """A copy with a zero diagonal of what looks like a square float matrix: infinity is common there."""
-    if hasattr(square, "detach"):
-        square = square.detach().cpu().numpy()
-    try:
-        array = np.array(square)
-    except ValueError:  # ragged; the general check words the message
-        return square
-    if array.ndim == 2 and array.shape[0] == array.shape[1] and array.dtype.kind in "biuf":
-        np.fill_diagonal(array, 0)
-    return array
+def _checked_scores(scores: EdgeScores, n: int) -> EdgeScores:
+    """Scores that were made elsewhere, for another number of cities perhaps."""
+    first, second, score = scores.first, scores.second, scores.score
+    if not (first.shape == second.shape == score.shape and first.ndim == 1):
+        raise ValueError("heatmap must have as many first and second cities as scores")
+    key = first * n + second
+    if first.size and not (
+        first.min() >= 0 and second.max() < n and np.all(first < second) and np.all(key[:-1] < key[1:])
+    ):
+        raise ValueError(f"heatmap must list edges between {n} cities in lexicographic order, each once")
+    if score.size and not (score.min() > 0 and score.max() <= 1):
+        raise ValueError(f"heatmap must list scores in (0, 1], got values from {score.min():g} to {score.max():g}")
+    return scores
 
 
 def _matrix_of_graph(graph: nx.Graph, weight: str, allow_missing: bool) -> Float[np.ndarray, "nodes nodes"]:
@@ -355,13 +495,10 @@ def _matrix_of_graph(graph: nx.Graph, weight: str, allow_missing: bool) -> Float
     matrix = np.full((n, n), np.inf)
     np.fill_diagonal(matrix, 0.0)
     for u, v, attributes in graph.edges(data=True):
-        if weight not in attributes:
+        if u != v and weight not in attributes:
             raise ValueError(f"cost must have the attribute {weight!r} on every edge, edge {(u, v)!r} has none")
-        entry = attributes[weight]
-        value = float(entry)
-        if not math.isfinite(value):
-            raise ValueError(f"cost must have finite weights, edge {(u, v)!r} has {entry!r}")
         if u != v:
+            value = check_real(attributes[weight], f"cost of the edge {(u, v)!r}")
             matrix[number[u], number[v]] = matrix[number[v], number[u]] = value
     n_missing = int(np.count_nonzero(np.isinf(matrix))) // 2
     if n_missing and not allow_missing:
@@ -404,15 +541,18 @@ def _triplets_of_mapping(
     heatmap: Mapping[Any, Any], n: int, nodes: Sequence[Hashable] | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     number = {node: k for k, node in enumerate(range(n) if nodes is None else nodes)}
-    row, column = np.empty(len(heatmap), dtype=np.int64), np.empty(len(heatmap), dtype=np.int64)
-    for k, edge in enumerate(heatmap):
+    row, column, value = [], [], []
+    for edge, score in heatmap.items():
         if not isinstance(edge, tuple) or len(edge) != 2:
             raise TypeError(f"heatmap must map pairs of cities to scores, got the key {edge!r}")
         if edge[0] not in number or edge[1] not in number:
             raise ValueError(f"heatmap must have pairs of the {n} cities as keys, got {edge!r}")
-        row[k], column[k] = number[edge[0]], number[edge[1]]
-    value = as_float_array(list(heatmap.values()), "heatmap", ndim=1, allow_empty=True)
-    return row, column, value
+        if number[edge[0]] != number[edge[1]]:
+            row.append(number[edge[0]])
+            column.append(number[edge[1]])
+            value.append(score)
+    scores = as_float_array(value, "heatmap", ndim=1, allow_empty=True)
+    return np.array(row, dtype=np.int64), np.array(column, dtype=np.int64), scores
 
 
 def _one_score_per_edge(row: np.ndarray, column: np.ndarray, value: np.ndarray, n: int, once: bool) -> EdgeScores:

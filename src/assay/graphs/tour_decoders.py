@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from assay.graphs.local_search import two_opt
 from assay.graphs.tour_costs import CityCosts, EdgeScores, normalize_tour, pair_cost, read_costs, read_scores
-from assay.graphs.tour_fragments import close_fragments, greedy_fragments
+from assay.graphs.tour_fragments import close_fragments, greedy_fragments, greedy_order
 from assay.graphs.tours import nearest_cities
 from assay.validation import as_generator, check_integer, check_real
 
@@ -239,12 +239,9 @@ def _checked(cost: Costs, heatmap: Heatmap, weight: str) -> tuple[CityCosts, Edg
 
 
 def _greedy(costs: CityCosts, scores: EdgeScores) -> Int[np.ndarray, " cities"]:
-    with np.errstate(divide="ignore", over="ignore"):  # edges that cost nothing come first
-        score_per_cost = scores.score / costs.between(scores.first, scores.second)
-    order = np.lexsort((scores.second, scores.first, -score_per_cost))
-    first, second = scores.first[order], scores.second[order]
-    taken = greedy_fragments(costs.n, first, second)
-    return normalize_tour(close_fragments(costs, first[taken], second[taken]))
+    wanted = greedy_order(costs, scores)
+    taken = greedy_fragments(costs.n, wanted.first, wanted.second)
+    return normalize_tour(close_fragments(costs, wanted.first[taken], wanted.second[taken]))
 
 
 def _symmetric(scores: EdgeScores, n: int) -> scipy.sparse.csr_array:

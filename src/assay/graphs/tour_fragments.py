@@ -8,15 +8,49 @@ many, so they are never listed: each open end knows the nearest end of another p
 from __future__ import annotations
 
 import heapq
+import math
 
 import numba
 import numpy as np
 from jaxtyping import Int
 
-from assay.graphs.tour_costs import CityCosts, pair_cost
+from assay.graphs.tour_costs import CityCosts, EdgeScores, pair_cost
 from assay.graphs.tour_skeleton import find_root
 
-__all__ = ["close_fragments", "greedy_fragments"]
+__all__ = ["close_fragments", "greedy_fragments", "greedy_order"]
+
+
+def greedy_order(costs: CityCosts, scores: EdgeScores) -> EdgeScores:
+    """The scored edges by decreasing score per cost, most wanted first.
+
+    Parameters
+    ----------
+    costs : CityCosts
+        Of all cities.
+    scores : EdgeScores
+        The edges with a positive score.
+
+    Returns
+    -------
+    EdgeScores
+        The same edges; those that cost nothing come first, ties are in the order of the cities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.graphs.tour_costs import read_costs, read_scores
+    >>> from assay.graphs.tour_fragments import greedy_order
+    >>> scores = read_scores({(0, 1): 0.5, (0, 2): 0.8, (1, 2): 0.9}, 3)
+    >>> greedy_order(read_costs([[0, 1, 2], [1, 0, 2], [2, 2, 0]]), scores).second
+    array([1, 2, 2])
+    """
+    cost = costs.between(scores.first, scores.second)
+    # In a unit that is a power of two, which rounds nothing: scores over the tiniest costs would all be infinite.
+    unit = -math.frexp(cost.max(initial=0.0))[1]
+    with np.errstate(divide="ignore", over="ignore"):
+        ratio = scores.score / np.ldexp(cost, unit)
+    order = np.lexsort((scores.second, scores.first, -ratio))
+    return EdgeScores(scores.first[order], scores.second[order], scores.score[order])
 
 
 def greedy_fragments(

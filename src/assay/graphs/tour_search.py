@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 
 from assay.graphs.matching import perfect_matching
 from assay.graphs.tour_costs import CityCosts, EdgeScores
-from assay.graphs.tour_fragments import close_fragments, greedy_fragments
+from assay.graphs.tour_fragments import close_fragments, greedy_fragments, greedy_order
 from assay.graphs.tour_skeleton import (
     SpanningTree,
     ThresholdSweep,
@@ -143,7 +143,7 @@ class TourSearch:
         first, second, score = scores.first[order], scores.second[order], scores.score[order]
         sizes = np.searchsorted(-score, -levels, side="right")
         sweep = ThresholdSweep(self.costs.n, first, second, self.decoder.tree)
-        greedy = _greedy_order(self.costs, scores) if fragments else None
+        greedy = greedy_order(self.costs, scores) if fragments else None
         previous_size, previous_paths, waited = -1, b"", 0
         for threshold, size in zip(levels.tolist(), sizes.tolist(), strict=True):
             if size == previous_size:
@@ -186,12 +186,3 @@ class TourSearch:
         )
         self.add("modified", 0.5, decoded)
         self.record(0.5, decoded)
-
-
-def _greedy_order(costs: CityCosts, scores: EdgeScores) -> EdgeScores:
-    """The scored edges by decreasing score per cost; edges that cost nothing come first."""
-    cost = costs.between(scores.first, scores.second)
-    with np.errstate(divide="ignore", over="ignore"):
-        ratio = scores.score / cost
-    order = np.lexsort((scores.second, scores.first, -ratio))
-    return EdgeScores(scores.first[order], scores.second[order], scores.score[order])

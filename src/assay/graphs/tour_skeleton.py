@@ -242,14 +242,16 @@ def eulerian_tour(
     alive = np.ones(first.size, dtype=np.bool_)
     start, edge_at = _incidence(costs.n, first, second)
     if prune and len(pairs):
-        _drop_doubles(costs.points, costs.matrix, first, second, alive, start, edge_at, skeleton[0].size)
+        twin = _twins(first, second, start, edge_at, skeleton[0].size)
+        dearest_first = np.argsort(-costs.between(pairs[:, 0], pairs[:, 1]), kind="stable")
+        _drop_doubles(first, second, alive, start, edge_at, twin, dearest_first[twin[dearest_first] >= 0])
     walk = _closed_walk(costs.n, first, second, alive, start, edge_at)
     if shortcut_best:
         return _shortcut_by_saving(costs.points, costs.matrix, costs.n, walk)
     return _shortcut_to_first(costs.n, walk)
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True)
 def find_root(root, city):
     """Root of a city in a union-find forest, inside compiled kernels; halves the path."""
     while root[city] != city:
@@ -350,24 +352,27 @@ def _incidence(n, first, second):
 
 
 @numba.njit(cache=True)
-def _drop_doubles(points, matrix, first, second, alive, start, edge_at, n_skeleton):
-    """Remove both copies of an edge of the skeleton that is also a pair, dearest first, unless that disconnects."""
+def _twins(first, second, start, edge_at, n_skeleton):
+    """For each pair the edge of the skeleton with the same ends, -1 if there is none."""
     n_pairs = first.size - n_skeleton
     twin = np.full(n_pairs, -1, dtype=np.int64)
-    cost = np.zeros(n_pairs)
     for pair in range(n_pairs):
         a, b = first[n_skeleton + pair], second[n_skeleton + pair]
         for position in range(start[a], start[a + 1]):
             edge = edge_at[position]
             if edge < n_skeleton and first[edge] + second[edge] - a == b:
                 twin[pair] = edge
-                cost[pair] = pair_cost(points, matrix, a, b)
                 break
+    return twin
+
+
+@numba.njit(cache=True)
+def _drop_doubles(first, second, alive, start, edge_at, twin, pairs):
+    """Remove both copies of an edge of the skeleton that is also one of these pairs, unless that disconnects."""
+    n_skeleton = first.size - twin.size
     seen = np.full(start.size - 1, -1, dtype=np.int64)
     queue = np.empty(start.size - 1, dtype=np.int64)
-    for pair in np.argsort(-cost, kind="mergesort"):
-        if twin[pair] < 0:
-            continue
+    for pair in pairs:
         alive[twin[pair]] = alive[n_skeleton + pair] = False
         source, target = first[twin[pair]], second[twin[pair]]
         seen[source] = pair

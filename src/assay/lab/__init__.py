@@ -7,7 +7,8 @@ plotly) when they are used.
 import importlib
 from typing import Any
 
-from assay.lab.study import Claim, Contender, Curve, Measurement, Paper, Scalar, Study
+from assay.lab.measurement import Curve, Measurement, Scalar
+from assay.lab.study import Claim, Contender, Paper, Study
 from assay.lab.timing import Ratio, Timings, interleave
 
 _LAZY = {

@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from assay.lab.measurement import Measurement
 from assay.lab.provenance import code_hash, environment
-from assay.lab.study import Measurement, Study
+from assay.lab.study import Study
 
 __all__ = ["Cell", "CellRecord", "CellTimeoutError", "execute"]
 

@@ -29,7 +29,7 @@ from assay.lab.provenance import code_hash
 __all__ = ["Engine", "LocalEngine", "RayEngine", "make_engine"]
 
 # How long after its time limit a cell may go on in code that cannot be interrupted before its worker is killed.
-_GRACE_SECONDS = 10.0
+_GRACE_SECONDS = 20.0
 
 
 class Engine(abc.ABC):

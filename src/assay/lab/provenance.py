@@ -27,7 +27,7 @@ __all__ = ["code_hash", "environment", "packages"]
 
 # How cells are run and shown does not change what they measure; how they are declared and timed does.
 _NOT_MEASURING = ("assay.lab", "assay.cli")
-_MEASURING = ("assay.lab.study", "assay.lab.timing")
+_MEASURING = ("assay.lab.measurement", "assay.lab.timing")
 
 _LIBRARIES = ("numpy", "scipy", "torch", "numba", "scikit-learn", "networkx")
 

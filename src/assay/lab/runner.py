@@ -1,8 +1,8 @@
 """Run studies: compute the cells that are missing, keep the rest.
 
-A run is a list of cells and a store. A cell that the store has, made by today's code, is reused; one of
-other code is computed again; one that another runner is computing is left to it. Whatever happens to a run, running
-it again goes on where it stopped.
+A run is a list of cells and a store. A cell that the store has, made by today's code, is reused; one of other code or
+of another number of threads is computed again; one that another runner is computing is left to it. Whatever happens to
+a run, running it again goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 
 from assay.lab.cell import Cell, CellRecord
 from assay.lab.engine import Engine, make_engine
+from assay.lab.measurement import Measurement
 from assay.lab.provenance import code_hash, packages
 from assay.lab.store import Store
-from assay.lab.study import Measurement, Study
+from assay.lab.study import Study
 from assay.validation import check_integer
 
 __all__ = ["Run", "RunInterruptedError", "plan", "run"]
@@ -56,7 +57,7 @@ class Run:
     n_reused : int
         Found in the store (or computed by another runner meanwhile).
     n_stale : int
-        Of those computed, how many replaced a cell of other code.
+        Of those computed, how many replaced a cell of other code or of another number of threads.
     set_aside : list of (pathlib.Path, str)
         Damaged files, and why.
     """
@@ -221,12 +222,12 @@ def _work(
                 locks[cell] = stack
                 # Looked up under the lock: another runner may have finished it a moment ago.
                 stored = store.read(cell)
-                if stored is not None and _reusable(stored, codes[cell.study]) and not fresh:
+                if stored is not None and _reusable(stored, codes[cell.study], engine.threads) and not fresh:
                     result.n_reused += 1
                     locks.pop(cell).close()
                     progress(result, None)
                     continue
-                result.n_stale += stored is not None and stored.code != codes[cell.study]
+                result.n_stale += stored is not None and _is_stale(stored, codes[cell.study], engine.threads)
                 engine.submit(cell)
             if not locks:
                 time.sleep(_POLL_SECONDS)  # only cells of other runners are left
@@ -252,6 +253,11 @@ def _store(store: Store, record: CellRecord) -> CellRecord:
     return record
 
 
-def _reusable(record: CellRecord, code: str) -> bool:
+def _reusable(record: CellRecord, code: str, threads: int) -> bool:
     """Whether a stored cell need not be computed again; one that failed is tried again."""
-    return record.status == "done" and record.code == code
+    return record.status == "done" and not _is_stale(record, code, threads)
+
+
+def _is_stale(record: CellRecord, code: str, threads: int) -> bool:
+    """Whether a cell was made in another way than it would be now; timings depend on the number of threads."""
+    return record.code != code or record.environment.get("threads", threads) != threads

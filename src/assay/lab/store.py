@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from assay.certificate import Certificate
 from assay.lab.cell import Cell, CellRecord
-from assay.lab.study import Curve, Measurement, Scalar
+from assay.lab.measurement import Curve, Measurement, Scalar
 
 try:
     import fcntl

@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from assay.certificate import Assumption, Certificate
+from assay.optim.spectral import check_dense_real
 from assay.optim.spectral_kernels import exact_dtype, hard_clip, soft_clip
 from assay.result import Result
-from assay.validation import check_choice, check_real
+from assay.validation import as_float_array, check_choice, check_real
 
 __all__ = ["SpikeReport", "composite_fw_gap", "spike_report"]
 
@@ -94,6 +95,8 @@ def composite_fw_gap(
         raise ValueError(f"grad must have the shape of x, {tuple(point.shape)}, got {tuple(gradient.shape)}")
     gradient = gradient.to(point.device)
     radius = alpha * clip / decay
+    if not 0 < radius < math.inf:
+        raise ValueError(f"alpha * clip / decay must be a positive number, the radius of the ball, got {radius:g}")
     values = torch.linalg.svdvals(point)
     if float(values[0]) > radius * (1 + 1e-9):
         raise ValueError(
@@ -104,11 +107,10 @@ def composite_fw_gap(
     vertex = clipped * (alpha / decay)
 
     def regularizer(s: Tensor) -> Tensor:
-        if kind == "hard":
-            return decay / (2 * alpha) * s.square().sum()
-        ratio = (s / radius).square().clamp_max(1.0)
+        ratio = (s / radius).square().clamp_max(1.0)  # which no small or large radius spoils
         # 1 - sqrt(1 - t) without cancellation
-        return decay / alpha * radius**2 * (ratio / (1.0 + torch.sqrt(1.0 - ratio))).sum()
+        terms = 0.5 * ratio if kind == "hard" else ratio / (1.0 + torch.sqrt(1.0 - ratio))
+        return clip * radius * terms.sum()
 
     gap = (gradient * (point - vertex)).sum() + regularizer(values) - regularizer(torch.linalg.svdvals(vertex))
     return float(gap)
@@ -216,16 +218,20 @@ def spike_report(
         raise ValueError(
             f"grad_samples must have shape (samples, {signal.shape[0]}, {signal.shape[1]}), got {tuple(samples.shape)}"
         )
-    energy = float(signal.square().sum())
-    if energy == 0:
+    largest = float(signal.abs().amax())
+    if largest == 0:
         raise ValueError("grad_full must not be zero")
+    # Squares are taken in a unit, a power of two, in which they neither overflow nor vanish.
+    unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+    signal, samples, threshold = signal / unit, samples / unit, threshold / unit
+    energy = float(signal.square().sum())
     clipped = soft_clip(samples, threshold, "svd", "auto") if kind == "soft" else hard_clip(samples, threshold, "svd")
     lengths = torch.linalg.matrix_norm(clipped)
     raw_lengths = torch.linalg.matrix_norm(samples)
     if max_norm is None:
         radius = _radius_with_mean(raw_lengths, float(lengths.mean()))
     else:
-        radius = check_real(max_norm, "max_norm", above=0)
+        radius = check_real(max_norm, "max_norm", above=0) / unit
     shrink = (radius / raw_lengths.clamp_min(torch.finfo(raw_lengths.dtype).tiny)).clamp_max(1.0)
     signal_kept = float((clipped * signal).sum((-2, -1)).mean()) / energy
     second_moment = float(lengths.square().mean())
@@ -246,16 +252,18 @@ def spike_report(
         Certificate(
             "part of the signal kept by the spectral clip", signal_kept, 1 / 3, ">=", (above, spread, centered)
         ),
-        Certificate("second moment of the clipped gradients", second_moment, bound * (1 + 1e-9)),
+        Certificate(
+            "second moment of the clipped gradients", second_moment * unit * unit, bound * (1 + 1e-9) * unit * unit
+        ),
     )
     return SpikeReport(
         signal_kept=signal_kept,
-        second_moment=second_moment,
-        bound=bound,
+        second_moment=second_moment * unit * unit,
+        bound=bound * unit * unit,
         global_signal_kept=float((shrink * (samples * signal).sum((-2, -1))).mean()) / energy,
-        max_norm=radius,
+        max_norm=radius * unit,
         rank=rank,
-        spike=spike,
+        spike=spike * unit,
         anisotropy=low,
         certificates=certificates,
     )
@@ -263,12 +271,11 @@ def spike_report(
 
 def _exact_matrix(array: Any, name: str, *, ndim: int = 2) -> Tensor:
     """A finite, non-empty real array as a tensor in float64, on the device where it is."""
-    try:
-        tensor = array.detach() if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a {ndim}-D array of real numbers") from error
-    if tensor.is_complex() or tensor.layout is not torch.strided:
-        raise TypeError(f"{name} must be a dense {ndim}-D array of real numbers, got {tensor.dtype}, {tensor.layout}")
+    if not isinstance(array, Tensor):
+        # A copy in the order and byte order that torch can read.
+        return torch.from_numpy(np.array(as_float_array(array, name, ndim=ndim), order="C"))
+    tensor = array.detach()
+    check_dense_real(tensor, name)
     if tensor.ndim != ndim or tensor.numel() == 0:
         raise ValueError(f"{name} must be a {ndim}-D array and not empty, got shape {tuple(tensor.shape)}")
     exact = tensor.to(exact_dtype(tensor))
@@ -279,8 +286,10 @@ def _exact_matrix(array: Any, name: str, *, ndim: int = 2) -> Tensor:
 
 def _precision(array: Any) -> float:
     """Relative spacing of the numbers that an array came in."""
-    dtype = array.dtype if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array)).dtype
-    return torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
+    if isinstance(array, Tensor):
+        return torch.finfo(array.dtype if array.dtype.is_floating_point else torch.float64).eps
+    dtype = np.asarray(array).dtype
+    return float(np.finfo(dtype if dtype.kind == "f" and dtype.itemsize <= 8 else np.float64).eps)
 
 
 def _radius_with_mean(lengths: Tensor, mean: float) -> float:

@@ -59,7 +59,8 @@ def soft_spectral_clip(
     ns_steps : int or "auto", default="auto"
         Newton-Schulz iterations. ``"auto"`` takes as many as the range of the singular values asks for (one number
         is read from the device) and works off a large range in stages. A fixed number of 10 leaves the small singular
-        values 47 % too small when the largest one is 100 ``c``.
+        values 47 % too small when the largest one is 100 ``c``; one that is large enough, or that rounding does not
+        permit in one stage (about 15 in float32), is the same as ``"auto"``.
 
     Returns
     -------
@@ -210,7 +211,7 @@ def clip_gradients_spectral_(
     Raises
     ------
     TypeError
-        If a gradient is sparse or complex.
+        If ``parameters`` are not tensors, or a gradient is sparse or complex.
     ValueError
         If ``c`` is not positive, an option is unknown or a gradient is not finite (then none is changed).
 
@@ -228,7 +229,12 @@ def clip_gradients_spectral_(
     threshold = check_real(c, "c", above=0, allow_infinite=True)
     check_choice(method, "method", ("auto", "newton_schulz", "eigh", "svd"))
     steps = check_ns_steps(ns_steps)
+    if not isinstance(parameters, Iterable):
+        raise TypeError(f"parameters must be tensors, got {type(parameters).__name__}")
     tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"parameters must be tensors, got {type(tensor).__name__}")
     unique = {id(p): p for p in tensors}.values()
     gradients = [p.grad for p in unique if p.grad is not None and p.grad.ndim >= 2 and p.grad.numel()]
     for gradient in gradients:

@@ -47,13 +47,12 @@ def soft_clip(x: Tensor, c: float, method: str, ns_steps: int | Literal["auto"])
     chosen = _resolve(method, x)
     if chosen == "newton_schulz":
         work = x.to(working_dtype(x))
-        if ns_steps != "auto":
-            return _soft_newton_schulz(work, c, ns_steps).to(x.dtype)
+        clipped = None if ns_steps == "auto" else _soft_newton_schulz(work, c, ns_steps)
         lowest, highest = _FLOAT32_THRESHOLDS
-        if work.dtype == torch.float64 or lowest <= c <= highest:
+        if clipped is None and (work.dtype == torch.float64 or lowest <= c <= highest):
             clipped = _soft_in_stages(work, c)
-            if clipped is not None:
-                return clipped.to(x.dtype)
+        if clipped is not None:
+            return clipped.to(x.dtype)
         chosen = "svd"
     return _by_decomposition(x, lambda s2: torch.rsqrt(1.0 + s2), _soft_values, chosen, c)
 
@@ -162,9 +161,9 @@ def _by_decomposition(
         if not narrow and wide.dtype != exact_dtype(x):
             wide = wide.to(exact_dtype(x))
             gram = _gram(wide / unit)
-        # The trace, the sum of the squares, is above this only if the largest square is above its limit.
-        traces = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-        if bool((traces <= gram.shape[-1] * _EIGH_RATIO**2).all()):
+        # The trace, the sum of the squares, is above this only if the largest square is above its limit (or infinite).
+        limit = gram.shape[-1] * _EIGH_RATIO**2
+        if narrow or bool((gram.diagonal(dim1=-2, dim2=-1).sum(-1) <= limit).all()):
             squares, vectors = torch.linalg.eigh(gram)
             squares = squares.clamp_min(0)
             if bool((squares[..., -1] <= _EIGH_RATIO**2).all()):
@@ -186,12 +185,11 @@ def _soft_in_stages(x: Tensor, c: float) -> Tensor | None:
     wide, transposed = _wide(x / c)
     gram = _gram(wide)
     bound = _largest_eigenvalue_bound(gram)
-    largest = math.sqrt(float(bound.amax()))
+    largest = math.sqrt(float(bound.detach().amax()))
     if not largest <= math.sqrt(torch.finfo(x.dtype).max) / _STAGE_RATIO:
         return None
-    if (
-        largest**2 < torch.finfo(x.dtype).eps / 4
-    ):  # nothing to clip, and the unit may have been too large for the digits
+    # Nothing to clip, and in a unit that is much larger the digits would be lost.
+    if largest**2 < torch.finfo(x.dtype).eps / 4:
         return x.clone()
     n_stages = max(1, math.ceil(math.log(max(largest, 1.0)) / math.log(_STAGE_RATIO)))
     reduction = largest ** (1 / n_stages)
@@ -209,14 +207,23 @@ def _soft_in_stages(x: Tensor, c: float) -> Tensor | None:
     return c * (wide.mT if transposed else wide)
 
 
-def _soft_newton_schulz(x: Tensor, c: float, steps: int) -> Tensor:
-    """Newton-Schulz soft clip with a given number of iterations, in one stage."""
+def _soft_newton_schulz(x: Tensor, c: float, steps: int) -> Tensor | None:
+    """Newton-Schulz soft clip with a given number of iterations, in one stage.
+
+    None if they are as many as the matrix asks for or more, or so many that they would raise the rounding errors of
+    the smallest eigenvalues to the size of the largest one, from where the iteration diverges.
+    """
     wide, transposed = _wide(x)
     c = min(max(c, torch.finfo(x.dtype).tiny), torch.finfo(x.dtype).max)
     # In units of the threshold or of the largest entry, whichever is larger, nothing overflows.
     unit = _scale(wide).clamp_min(c)
     gram = _gram(wide / unit)
-    inverse = _inverse_root(gram, _largest_eigenvalue_bound(gram), steps, shift=(c / unit).square())
+    bound = _largest_eigenvalue_bound(gram)
+    reach = float((bound.detach().sqrt() * (unit.detach() / c)[..., 0, 0]).amax())
+    enough = math.isfinite(reach * reach) and steps >= newton_schulz_steps(1.0 + reach * reach)
+    if enough or steps * math.log(_GROWTH) > -math.log(torch.finfo(x.dtype).eps * math.sqrt(gram.shape[-1])):
+        return None
+    inverse = _inverse_root(gram, bound, steps, shift=(c / unit).square())
     result = (c / unit * inverse) @ wide
     return result.mT if transposed else result
 

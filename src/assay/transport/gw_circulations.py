@@ -26,8 +26,11 @@ from assay.transport.gw_products import Sandwich
 
 __all__ = ["Circulated", "best_step", "circulate", "exchange"]
 
-# Entries below this share of the smallest weight are what subtraction leaves of an entry that was emptied.
-_DUST = 1e-13
+# Entries of a difference of vertices below this share of the largest weight are rounding, not mass that moves.
+_DUST = 1e-14
+
+# An entry that keeps less than this share of its mass is emptied.
+_EMPTY = 1e-14
 
 # Gains below this share of the scale are rounding.
 _NOTHING = 1e-14
@@ -116,11 +119,11 @@ def circulate(
     >>> circulate(sandwich, X, sandwich.product(X), sp.csr_array(np.eye(3) / 3), w, w).decrease > 0
     True
     """
-    smallest = _DUST * min(float(p.min()), float(q.min()))
+    smallest = _DUST * max(float(p.max()), float(q.max()))
     change = vertex - _worst_vertex(_on_cpu(product), _on_cpu(plan), p, q)
     total = Circulated(0.0, 0, 0)
     for rows, columns, cycle in _cycles(change, smallest):
-        total += _follow(sandwich, plan, product, rows, columns, cycle, smallest)
+        total += _follow(sandwich, plan, product, rows, columns, cycle)
     return total
 
 
@@ -168,7 +171,7 @@ def exchange(sandwich: Sandwich, plan: Any, product: Any, scale: float) -> Circu
         # A point that has moved has new partners, and what the others would gain has changed a little: ask again.
         if used.isdisjoint(pair):
             rows = np.array(pair)
-            step = _follow(sandwich, plan, product, rows, partner[rows], swap, _DUST * weight)
+            step = _follow(sandwich, plan, product, rows, partner[rows], swap)
             total += step
             if step.decrease > 0.0:
                 used.update(pair)
@@ -182,7 +185,6 @@ def _follow(
     rows: np.ndarray,
     columns: np.ndarray,
     cycle: Float[np.ndarray, "rows columns"],
-    smallest: float,
 ) -> Circulated:
     """Move the plan along a cycle as far as the objective falls."""
     old = _on_cpu(_block(plan, rows, columns))
@@ -196,7 +198,7 @@ def _follow(
     if t == 0.0 or gain <= 0.0:
         return Circulated(0.0, 1, spent)
     new = old + t * cycle
-    new[falling & (new <= smallest)] = 0.0
+    new[falling & (new <= _EMPTY * old)] = 0.0
     plan[np.ix_(rows, columns)] = _like(new, plan)
     sandwich.add_block(rows, columns, _like(new - old, plan), product)
     return Circulated(2.0 * gain, 2, spent + sandwich.add_block_cost(rows, columns))

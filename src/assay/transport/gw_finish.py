@@ -36,6 +36,9 @@ _LOWER = 1e-14
 # Steps towards vertices; when they have not arrived by then they zigzag, and steps between vertices follow.
 _SEGMENTS = 20
 
+# A block is solved to this share of the gap of the whole plan: more would be lost again in the next one.
+_COARSE = 0.1
+
 
 @dataclass(frozen=True)
 class Finish:
@@ -158,7 +161,7 @@ def vertex_finish(
         t = best_step(slope, curvature)
         predicted = 2.0 * (2.0 * t * slope + t * t * curvature)
         if t < 1.0 and steps >= _SEGMENTS and not segment_next:
-            cycles = settle_block(sandwich, plan, product, vertex, p, q, 0.1 * gap_tol * scale)
+            cycles = settle_block(sandwich, plan, product, vertex, p, q, _COARSE * max(gap_tol * scale, gap))
             products, spent = products + cycles.products, spent + cycles.multiply_adds
             segment_next = cycles.decrease < predicted
             if cycles.decrease > 0.0:

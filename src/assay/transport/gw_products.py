@@ -63,9 +63,9 @@ class DenseFactor:
         """The matrix as a numpy array."""
         return self.matrix.cpu().numpy() if isinstance(self.matrix, torch.Tensor) else self.matrix
 
-    def block(self, index: np.ndarray) -> np.ndarray:
-        """``C[index, index]`` as a dense numpy array."""
-        return self.on_cpu()[np.ix_(index, index)]
+    def restricted(self, index: np.ndarray) -> DenseFactor:
+        """``C[index, index]`` as a factor on numpy arrays."""
+        return DenseFactor(self.on_cpu()[np.ix_(index, index)])
 
     def left(self, coupling, out=None):
         """``C X``."""
@@ -135,9 +135,9 @@ class SparseFactor:
         """The matrix."""
         return self.matrix
 
-    def block(self, index: np.ndarray) -> np.ndarray:
-        """``C[index, index]`` as a dense numpy array."""
-        return self.matrix[index][:, index].toarray()
+    def restricted(self, index: np.ndarray) -> SparseFactor:
+        """``C[index, index]`` as a factor on numpy arrays."""
+        return SparseFactor(sp.csr_array(self.matrix[index][:, index]))
 
     def left(self, coupling: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """``C X``."""
@@ -223,9 +223,9 @@ class TorchSparseFactor:
         """The matrix, as scipy has it."""
         return self._pattern.matrix
 
-    def block(self, index: np.ndarray) -> np.ndarray:
-        """``C[index, index]`` as a dense numpy array."""
-        return self._pattern.block(index)
+    def restricted(self, index: np.ndarray) -> SparseFactor:
+        """``C[index, index]`` as a factor on numpy arrays."""
+        return self._pattern.restricted(index)
 
     def left(self, coupling: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``C X``."""

@@ -18,15 +18,16 @@ from jaxtyping import Float
 
 from assay.transport.exact_transport import NetworkSimplex
 from assay.transport.gw_circulations import Circulated, best_step, circulate
-from assay.transport.gw_products import DenseFactor, Sandwich
+from assay.transport.gw_products import Sandwich
 
 __all__ = ["settle_block"]
 
 # Steps in a block before the whole plan is looked at again.
 _MOST_STEPS = 200
 
-# A block with more than this share of the rows is not local: steps on the whole plan do better.
-_LOCAL = 0.5
+# A block is small when its two products take no more multiply-adds than this for every entry of the whole plan: about
+# what a step on the whole plan costs.
+_PRICE = 10
 
 
 def settle_block(
@@ -79,14 +80,14 @@ def settle_block(
     entries = difference.tocoo()
     moving = np.abs(entries.data) > 0.0
     rows, columns = np.unique(entries.row[moving]), np.unique(entries.col[moving])
-    if min(len(rows), len(columns)) < 2 or max(len(rows), len(columns)) > _LOCAL * min(whole.shape):
+    inside = Sandwich(sandwich.left.restricted(rows), sandwich.right.restricted(columns))
+    if min(inside.shape) < 2 or inside.full_cost > _PRICE * whole.size:
         return circulate(sandwich, plan, product, vertex, p, q)
     old = whole[np.ix_(rows, columns)]
     masses = old.sum(axis=1), old.sum(axis=0)
     if min(masses[0].min(), masses[1].min()) <= 0.0:
         return circulate(sandwich, plan, product, vertex, p, q)
     block, gradient = old.copy(), _on_cpu(product)[np.ix_(rows, columns)]
-    inside = Sandwich(DenseFactor(sandwich.left.block(rows)), DenseFactor(sandwich.right.block(columns)))
     done = _settle(inside, block, gradient, *masses, gap)
     if done.decrease <= 0.0:
         return done

@@ -28,7 +28,7 @@ def measure_ours(measurement: Measurement, game: Game, contender: str) -> None:
     result = solve(game.payoff, **options)
     measurement.add("seconds", time.perf_counter() - begin, case=game.name)
     measurement.add("relative_gap", result.gap / game.largest, case=game.name)
-    for name in ("n_prm", "n_newton", "n_trials"):
+    for name in ("n_prm", "n_newton", "n_trials", "n_interior"):
         measurement.add(name, getattr(result, name), case=game.name)
     add_gap_curve(measurement, game, result.history["seconds"], result.history["gap"])
     if contender != OURS:
@@ -49,10 +49,11 @@ def measure_ours(measurement: Measurement, game: Game, contender: str) -> None:
 
 def _gap_over_bound(game: Game, result: Any) -> float:
     """Largest ratio of the gap to its bound by the residual, over all Newton steps; rounding is allowed for."""
+    from assay.games.matrix_game import typical_payoff
     from assay.games.semismooth_newton import residual_gap_bound
 
-    # Dense games are solved with their mean payoff subtracted, which leaves gaps and equilibria as they are.
-    payoff = game.dense if hasattr(game.payoff, "toarray") else game.payoff - game.payoff.mean()
+    # Dense games are solved with a typical payoff subtracted, which leaves gaps and equilibria as they are.
+    payoff = game.dense if hasattr(game.payoff, "toarray") else game.payoff - typical_payoff(game.payoff)
     norm = float(np.linalg.norm(payoff, 2))
     steps = result.history["phase"] == "newton"
     rounding = 64 * np.finfo(float).eps * game.largest
@@ -66,9 +67,12 @@ def measure_orders(measurement: Measurement, problem: dict[str, Any]) -> None:
     orders = []
     for index in range(problem["orders"]):
         payoff = rng.uniform(-1, 1, (50, 100) if index % 2 else (100, 200))
-        orders.append(solve(payoff).newton_order)
-        if math.isfinite(orders[-1]):
-            measurement.add("newton_order", orders[-1], case=f"order {index}")
+        result = solve(payoff)
+        # Neither what is not solved nor what takes too few steps to tell may drop out of the median.
+        told = result.converged and math.isfinite(result.newton_order)
+        orders.append(result.newton_order if told else 0.0)
+        measurement.add("newton_order", orders[-1], case=f"order {index}")
+        measurement.add("n_interior", result.n_interior, case=f"order {index}")
     measurement.add("share_of_order_1.6", float(np.mean(np.array(orders) >= 1.6)))
 
 

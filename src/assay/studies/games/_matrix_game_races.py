@@ -40,14 +40,18 @@ def race_regret_matching(measurement: Measurement, problem: dict[str, Any], *, a
         ours = _our_seconds(game)
         begin = time.process_time()
         matching = RegretMatching(as_payoff(game.payoff), alternating=alternating)
-        seconds, gaps = [], []
+        seconds, gaps, iterations = [], [], []
         while not gaps or (gaps[-1] > 1e-8 * game.largest and seconds[-1] < CAP * ours):
             matching.advance(max(20, matching.n_iter // 10), 1e-8 * game.largest)
             seconds.append(time.process_time() - begin)
             gaps.append(matching.gap)
+            iterations.append(matching.n_iter)
         measurement.add("speedup", seconds[-1] / ours, case=game.name)
         measurement.add("gap_when_stopped", gaps[-1] / game.largest, case=game.name)
         measurement.add("n_prm", matching.n_iter, case=game.name)
+        if len(gaps) > 1:
+            best = np.maximum(np.minimum.accumulate(gaps), 1e-17 * game.largest)
+            measurement.add("gap_slope", slope(dict(zip(iterations, best, strict=True))), case=game.name)
         add_gap_curve(measurement, game, np.array(seconds), np.array(gaps))
     if alternating:
         _measure_iteration(measurement, problem)
