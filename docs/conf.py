@@ -5,8 +5,6 @@ import sys
 import warnings
 from pathlib import Path
 
-from sphinx_gallery.sorting import FileNameSortKey
-
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "assay"
@@ -48,7 +46,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": r"plot_",
-    "within_subsection_order": FileNameSortKey,
+    "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "remove_config_comments": True,
     "min_reported_time": 1,

@@ -23,8 +23,10 @@ from assay.games.semismooth_newton import GameSplitting
 
 __all__ = ["CentralPath"]
 
-# Share of the way to the boundary that a step may go; below the second, a step is not worth while.
-_INWARD, _SHORT = 0.9995, 0.1
+# Share of the way to the boundary that a step may go, and of their mean that no product may fall below.
+_INWARD, _NEIGHBOURHOOD = 0.9995, 1e-4
+# Where a step along the path leads too far from it: the share of the barrier to aim at, and halvings of such a step.
+_CENTRE, _MOST_HALVINGS = 0.3, 20
 _MOST_SOLVES = 4
 # Added to the unit diagonal of the scaled system when it is singular to working precision, and how it grows.
 _FIRST_SHIFT, _SHIFT_GROWTH, _LARGEST_SHIFT = 1e-14, 100.0, 1e-3
@@ -94,16 +96,28 @@ class CentralPath:
         reached = (x + own * dx) @ (loss_x + other * dloss_x) + (y + other * dy) @ (loss_y + own * dloss_y)
         aim = barrier * min(1.0, max(0.0, reached / (x.size + y.size) / barrier)) ** 3
         step = self._direction(aim - x * loss_x - dx * dloss_x, aim - y * loss_y - dy * dloss_y)
-        if step is None or min(self._room(step)) < _SHORT:
-            # Too close to the boundary on one side: back to the middle of the path first.
-            step = self._direction(barrier - x * loss_x, barrier - y * loss_y)
+        if step is not None:
+            # Each player's strategy moves together with the loss that it inflicts.
+            own, other = (min(1.0, _INWARD * length) for length in self._room(step))
+            if self._go(step, own, other, barrier):
+                return True
+        # Too close to the boundary somewhere: a shorter step towards the middle, which there always is.
+        step = self._direction(_CENTRE * barrier - x * loss_x, _CENTRE * barrier - y * loss_y)
         if step is None:
             return False
-        # Each player's strategy moves together with the loss that it inflicts.
-        own, other = (min(1.0, _INWARD * length) for length in self._room(step))
+        length = min(1.0, _INWARD * min(self._room(step)))
+        return any(self._go(step, length * 0.5**k, length * 0.5**k, barrier) for k in range(_MOST_HALVINGS))
+
+    def _go(self, step: tuple[np.ndarray | float, ...], own: float, other: float, barrier: float) -> bool:
+        """Take a step if it leads on along the path and not too far from it."""
         dx, dy, dloss_x, dloss_y, dlower, dupper = step
-        self.x, self.y = (x + own * dx) / (x + own * dx).sum(), (y + other * dy) / (y + other * dy).sum()
-        self._loss_x, self._loss_y = loss_x + other * dloss_x, loss_y + own * dloss_y
+        x, y = self.x + own * dx, self.y + other * dy
+        loss_x, loss_y = self._loss_x + other * dloss_x, self._loss_y + own * dloss_y
+        products = np.concatenate((x * loss_x, y * loss_y))
+        mean = float(products.mean())
+        if not (mean < barrier and products.min() >= _NEIGHBOURHOOD * mean):
+            return False
+        self.x, self.y, self._loss_x, self._loss_y = x / x.sum(), y / y.sum(), loss_x, loss_y
         self._lower, self._upper = self._lower + other * dlower, self._upper + own * dupper
         self._measure()
         return True

@@ -62,7 +62,7 @@ _STALL_STEPS, _STALL_FALL = 6, 0.5
 # do not halve the gap are only moving rounding errors.
 _ROUNDING, _NEARLY_ROUNDING, _IDLE_STEPS = 16 * np.finfo(float).eps, 1e-11, 5
 # The central path is left after this many steps, or when this many in a row have not halved the gap.
-_PATH_STEPS, _PATH_IDLE_STEPS = 100, 10
+_PATH_STEPS, _PATH_IDLE_STEPS = 100, 15
 _SMALLEST_STEP = 1e-8
 # A sparse matrix with more entries than this share is solved as a dense one, which is faster and no larger.
 _DENSE_SHARE = 0.5

@@ -44,14 +44,14 @@ class LinearCoreTail:
 
     Four tails are built in and are known by their names; write another one by giving its value and slope.
 
-    =============  =====================================  ==========================  ==================
-    name           :math:`\psi(z)`                        smoothness of the loss      max :math:`\psi''`
-    =============  =====================================  ==========================  ==================
-    ``exp``        :math:`e^{-z}`                         once differentiable         1
-    ``quad``       :math:`\frac12 (1-z)_+^2`              once; zero from z = 1 on    1
-    ``gamma``      :math:`(2+z) e^{-z}`                   twice                       1/e
-    ``smoothstep`` :math:`\frac12 - z + z^3 - z^4/2`      twice; zero from z = 1 on   3/2
-    =============  =====================================  ==========================  ==================
+    ===============  =====================================  ==========================  ==================
+    name             :math:`\psi(z)`                        smoothness of the loss      max :math:`\psi''`
+    ===============  =====================================  ==========================  ==================
+    ``exp``          :math:`e^{-z}`                         once differentiable         1
+    ``quad``         :math:`\frac12 (1-z)_+^2`              once; zero from z = 1 on    1
+    ``gamma``        :math:`(2+z) e^{-z}`                   twice                       1/e
+    ``smoothstep``   :math:`\frac12 - z + z^3 - z^4/2`      twice; zero from z = 1 on   3/2
+    ===============  =====================================  ==========================  ==================
 
     Parameters
     ----------
@@ -66,14 +66,18 @@ class LinearCoreTail:
     reach : float, default=inf
         Where value and slope have become zero to working precision; larger ``z`` are cut to it before ``evaluate``.
     invert_slope : callable, optional
-        Maps slopes ``-psi'(z)`` in ``[0, 1]`` back to ``z`` in ``[0, reach]``; by bisection when not given.
+        Maps slopes ``-psi'(z)`` in ``[0, 1]`` back to finite ``z`` in ``[0, reach]``; by bisection when not given.
     twice_differentiable : bool, default=False
         Whether ``psi''(0) = 0`` and ``psi''`` is continuous, so that the loss has a continuous second derivative.
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     ValueError
-        If ``evaluate`` does not return a convex decreasing curve with slope -1 at 0 that ends at 0, checked on a grid.
+        If ``evaluate`` does not return a convex decreasing curve with slope -1 at 0 that ends at 0, or ``curvature``,
+        ``invert_slope`` or ``twice_differentiable`` say of it what is not so. Step sizes, duality gaps and certificates
+        rely on them, so they are checked on a grid.
 
     Examples
     --------
@@ -91,23 +95,57 @@ class LinearCoreTail:
     twice_differentiable: bool = False
 
     def __post_init__(self) -> None:
-        check_real(self.curvature, "curvature", above=0)
-        check_real(self.reach, "reach", above=0, allow_infinite=True)
-        end = min(self.reach, 64.0)
-        grid = np.linspace(0.0, end, 4097)
-        value, slope = (np.asarray(part, dtype=float) for part in self.evaluate(grid))
-        final_value, final_slope = (float(part[-1]) for part in self.evaluate(np.array([0.0, self.reach])))
-        chord = -np.diff(value) / np.diff(grid)
+        self._check_types()
+        # Denser towards 0, where the curvature of most tails is.
+        grid = np.linspace(0.0, np.sqrt(min(self.reach, 64.0)), 1025) ** 2
+        value, slope = self._pair(grid)
+        final_value, final_slope = (float(part[-1]) for part in self._pair(np.array([0.0, self.reach])))
+        chord, bend = -np.diff(value) / np.diff(grid), -np.diff(slope) / np.diff(grid)
         # A convex curve has each chord between the slopes at its two ends.
         between = (chord <= slope[:-1] + 1e-9) & (chord >= slope[1:] - 1e-9)
         failures = {
             f"slope -1 at z = 0, got {-slope[0]:g}": abs(slope[0] - 1.0) <= 1e-12,
             f"value and slope 0 at reach, got {final_value:g} and {-final_slope:g}": final_value == final_slope == 0.0,
             "a slope that is the derivative of its value and never decreases": bool(between.all()),
+            f"a curvature of at least the rise of its slope, {bend.max():g}, got {self.curvature:g}": (
+                bend.max() <= self.curvature * (1.0 + 1e-6) + 1e-8
+            ),
+            "a second derivative of 0 at z = 0 if twice_differentiable": (
+                not self.twice_differentiable or abs(bend[0]) <= 1e-3 * self.curvature
+            ),
+            "an invert_slope that inverts its slope, with finite z in [0, reach]": self._inverse_is_right(),
         }
         for requirement, met in failures.items():
             if not met:
                 raise ValueError(f"tail {self.name!r} must have {requirement}")
+
+    def _check_types(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a string, got {self.name!r}")
+        check_real(self.curvature, "curvature", above=0)
+        check_real(self.reach, "reach", above=0, allow_infinite=True)
+        for option, name in ((self.evaluate, "evaluate"), (self.invert_slope, "invert_slope")):
+            if not (callable(option) or (option is None and name == "invert_slope")):
+                raise TypeError(f"{name} must be callable, got {option!r}")
+        if not isinstance(self.twice_differentiable, bool):
+            raise TypeError(f"twice_differentiable must be True or False, got {self.twice_differentiable!r}")
+
+    def _pair(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Value and steepness at ``z``, for the checks."""
+        parts = self.evaluate(z.copy())
+        if not isinstance(parts, tuple) or len(parts) != 2 or any(np.shape(part) != z.shape for part in parts):
+            raise ValueError(f"evaluate must return a pair of arrays of the shape of z, {z.shape}, got others")
+        value, slope = (np.asarray(part, dtype=float) for part in parts)
+        return value, slope
+
+    def _inverse_is_right(self) -> bool:
+        if self.invert_slope is None:
+            return True
+        slope = np.concatenate([np.linspace(0.0, 1.0, 257), np.geomspace(1e-12, 1e-3, 19)])
+        z = np.asarray(self.invert_slope(slope.copy()), dtype=float)
+        if z.shape != slope.shape or not np.isfinite(z).all() or z.min() < 0.0 or z.max() > self.reach:
+            return False
+        return bool((np.abs(self._pair(z)[1] - slope) <= 1e-9 * slope + 1e-12).all())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A built-in tail is stored by its name and comes back as the same object.
@@ -116,10 +154,14 @@ class LinearCoreTail:
         return super().__reduce_ex__(protocol)
 
     def invert(self, slope: Array) -> Array:
-        """Return the ``z`` at which ``-psi'(z)`` is ``slope``; ``reach`` where it is 0."""
+        """Return the ``z`` at which ``-psi'(z)`` is ``slope``; where it is 0, ``reach`` if that is finite, else 1e6."""
         if self.invert_slope is not None:
             return self.invert_slope(slope)
         low, high = np.zeros_like(slope), np.full_like(slope, min(self.reach, 1e6))
+        # Tails that fade slowly have small slopes far out.
+        with np.errstate(over="ignore"):
+            while np.any(short := (slope > 0.0) & (high < self.reach) & (self.evaluate(high)[1] > slope)):
+                high = np.where(short, np.minimum(2.0 * high, self.reach), high)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
             steeper = self.evaluate(middle)[1] > slope
@@ -236,8 +278,9 @@ def linear_core(
     TypeError
         If ``margin`` is not numeric.
     ValueError
-        If ``tau`` or ``sigma`` is not positive, the tail is unknown, or an array has a nan in it. (A nan in a tensor
-        goes through to the loss, as training loops with loss scaling need it.)
+        If ``tau`` or ``sigma`` is not positive or, for a tensor, not within the range of its dtype, the tail is
+        unknown, or an array has a nan in it. (A nan in a tensor goes through to the loss, as training loops with loss
+        scaling need it.)
 
     Notes
     -----
@@ -258,6 +301,7 @@ def linear_core(
     shape = _shape(tau, sigma, tail)
     if isinstance(margin, torch.Tensor):
         working = _to_working_precision(margin)
+        check_range(working.dtype, tau=shape[0], sigma=shape[1])
         return tensor_loss(working, *shape).to(margin.dtype if margin.is_floating_point() else working.dtype)
     array, dtype = _as_margin(margin)
     return _array_parts(array, *shape)[0].astype(dtype)
@@ -292,6 +336,7 @@ def linear_core_slope(
     tau, sigma, curve = _shape(tau, sigma, tail)
     if isinstance(margin, torch.Tensor):
         working = _to_working_precision(margin)
+        check_range(working.dtype, tau=tau, sigma=sigma)
         slope = -curve.evaluate(((working - tau) / sigma).clamp(0.0, curve.reach))[1]
         return slope.to(margin.dtype if margin.is_floating_point() else working.dtype)
     array, dtype = _as_margin(margin)
@@ -349,6 +394,16 @@ def tensor_loss(margin: torch.Tensor, tau: float, sigma: float, tail: LinearCore
     return torch.relu(tau - margin) + sigma * tail.evaluate(z)[0]
 
 
+def check_range(dtype: torch.dtype, **settings: float) -> None:
+    """Raise if a positive setting is zero or infinite in the precision of the scores, which would make nan of them."""
+    limits = torch.finfo(dtype)
+    for name, value in settings.items():
+        if not limits.tiny <= value <= limits.max:
+            raise ValueError(
+                f"{name} must be between {limits.tiny:.3g} and {limits.max:.3g} for scores in {dtype}, got {value:g}"
+            )
+
+
 def _array_parts(margin: Array, tau: float, sigma: float, tail: LinearCoreTail) -> tuple[Array, Array]:
     """Loss and slope of an array of margins."""
     value, slope = tail.evaluate(np.clip((margin - tau) / sigma, 0.0, tail.reach))
@@ -361,7 +416,10 @@ def _shape(tau: float, sigma: float, tail: str | LinearCoreTail) -> tuple[float,
 
 def _as_margin(margin: float | ArrayLike, name: str = "margin") -> tuple[Array, np.dtype]:
     """``margin`` in float64 and the dtype of the answer; infinities have a loss, nan has none."""
-    raw = np.asarray(margin)
+    try:
+        raw = np.asarray(margin)
+    except ValueError as error:  # ragged nested sequences
+        raise ValueError(f"{name} must be a real array, got rows of different lengths") from error
     if raw.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be a real array, got dtype {raw.dtype}")
     if np.isnan(raw).any():

@@ -26,14 +26,15 @@ from scipy.optimize import minimize
 
 from assay.certificate import Assumption, Certificate
 from assay.result import Result
-from assay.supervised.linear_core import LinearCoreTail, linear_core
+from assay.supervised.linear_core import LinearCoreTail, linear_core, resolve_tail
 from assay.supervised.linear_core_loss import LinearCoreLoss
-from assay.validation import as_float_array, check_integer
+from assay.validation import as_float_array, check_integer, check_real
 
 __all__ = ["ConsistencyReport", "calibration_gap", "consistency_certificate", "consistency_constant_certificate"]
 
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _ROUNDING = 1e-12
+_EPSILON = float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -82,8 +83,9 @@ def calibration_gap(margin_loss: Callable[[np.ndarray], np.ndarray], theta: Arra
 
     Notes
     -----
-    Golden-section search on both sides of 0, vectorised over ``theta``, on an interval that is doubled until no
-    minimum is at its end; about 100 evaluations of the loss on an array of the size of ``theta``.
+    On each side of 0 a grid of powers of 256, which covers all scales of double precision, and golden-section search
+    around its best point, vectorised over ``theta``; about 700 evaluations of the loss on arrays of the size of
+    ``theta``. The loss may overflow to infinity at margins of up to 1e300 in size.
 
     References
     ----------
@@ -108,10 +110,13 @@ def calibration_gap(margin_loss: Callable[[np.ndarray], np.ndarray], theta: Arra
         raise ValueError(f"theta must be in (0, 1], got values in [{laws.min():g}, {laws.max():g}]")
 
     def risk(margin: np.ndarray) -> np.ndarray:
-        return 0.5 * (1.0 + laws) * margin_loss(margin) + 0.5 * (1.0 - laws) * margin_loss(-margin)
+        # A label that never occurs has no share in the risk, not even an infinite loss.
+        rare = np.where(laws < 1.0, 0.5 * (1.0 - laws) * margin_loss(-margin), 0.0)
+        return 0.5 * (1.0 + laws) * margin_loss(margin) + rare
 
-    wrong = _least_on_half_line(lambda distance: risk(-distance), laws.shape)
-    right = _least_on_half_line(risk, laws.shape)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        wrong = _least_on_half_line(lambda distance: risk(-distance), laws.shape)
+        right = _least_on_half_line(risk, laws.shape)
     return wrong - np.minimum(wrong, right)
 
 
@@ -142,7 +147,8 @@ def consistency_constant_certificate(
     holds: least ratio of excess surrogate risk to excess error, over 1000 label laws: 0.5003 >= 0.499999 [if the
     scores can take every value in [-0.5, 0.5] (not checked)]
     """
-    theta, gap = _gap_on_grid(tau, sigma, tail)
+    tau, sigma, curve = check_real(tau, "tau", above=0), check_real(sigma, "sigma", above=0), resolve_tail(tail)
+    theta, gap = _gap_on_grid(tau, sigma, curve)
     return Certificate(
         "least ratio of excess surrogate risk to excess error, over 1000 label laws",
         float(np.min(gap / theta)),
@@ -183,8 +189,9 @@ def consistency_certificate(
     ConsistencyReport
         With the certificates
 
-        1. greatest difference between the differentiated loss and its difference quotient,
-        2. least second difference (convexity),
+        1. greatest difference between the differentiated loss and its difference quotient, as a share of what
+           curvature and rounding explain; it fails when the tail is too narrow for double precision to show,
+        2. least second difference, relative to the size of the loss (convexity),
         3. least ratio of excess risk to excess error over label laws: for ``constrained=False`` and more than two
            classes, over laws of three classes with a near tie, where it fails,
         4. excess error of the scores at most :math:`1 / \tau` times their excess risk.
@@ -248,13 +255,13 @@ def consistency_certificate(
             laws, known = _binned_laws(score_rows, _label_codes(loss, y, score_rows.shape), n_bins), False
         else:
             raise ValueError("y or probabilities must be given with scores, got neither")
-        excess_error, excess_risk = _excess(loss, score_rows, laws)
+        excess_error, excess_risk, rounding = _excess(loss, score_rows, laws)
         how = "are the true ones" if known else f"are their frequencies in {n_bins} bins of the scores per class"
         certificates.append(
             Certificate(
                 "excess error of the scores, against excess surrogate risk / tau",
                 excess_error,
-                excess_risk / loss.tau + _ROUNDING,
+                (excess_risk + rounding) / loss.tau,
                 assumptions=(Assumption(f"the label probabilities {how}"),),
             )
         )
@@ -270,7 +277,7 @@ def consistency_certificate(
 
 
 @lru_cache(maxsize=32)
-def _gap_on_grid(tau: float, sigma: float, tail: str | LinearCoreTail) -> tuple[np.ndarray, np.ndarray]:
+def _gap_on_grid(tau: float, sigma: float, tail: LinearCoreTail) -> tuple[np.ndarray, np.ndarray]:
     theta = np.linspace(0.001, 1.0, 1000)
     gap = calibration_gap(partial(linear_core, tau=tau, sigma=sigma, tail=tail), theta)
     for array in (theta, gap):
@@ -280,13 +287,14 @@ def _gap_on_grid(tau: float, sigma: float, tail: str | LinearCoreTail) -> tuple[
 
 def _least_on_half_line(function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Least values of convex functions on ``[0, inf)``, one per entry, by golden section."""
-    reach = 1.0
-    while reach < 1e6 and np.any(function(np.full(shape, 2.0 * reach)) < function(np.full(shape, reach))):
-        reach *= 2.0
-    low, high = np.zeros(shape), np.full(shape, 2.0 * reach)
+    # The scale of the minimum is not known, and slopes vanish in rounding both far from it and close to 0.
+    scales = 256.0 ** np.arange(-124, 125)
+    values = np.stack([function(np.full(shape, scale)) for scale in scales])
+    around = scales[np.where(np.isnan(values), np.inf, values).argmin(axis=0)]
+    low, high = np.where(around == scales[0], 0.0, around / 256.0), 256.0 * around
     inner, outer = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_inner, at_outer = function(inner), function(outer)
-    least = np.minimum.reduce([function(low), function(high), at_inner, at_outer])
+    least = np.fmin.reduce([function(np.zeros(shape)), *values, function(high), at_inner, at_outer])
     for _ in range(90):
         left = at_inner <= at_outer
         low, high = np.where(left, low, inner), np.where(left, outer, high)
@@ -294,29 +302,44 @@ def _least_on_half_line(function: Callable[[np.ndarray], np.ndarray], shape: tup
         at_new = function(new)
         inner, outer = np.where(left, new, outer), np.where(left, inner, new)
         at_inner, at_outer = np.where(left, at_new, at_outer), np.where(left, at_inner, at_new)
-        least = np.minimum(least, at_new)
+        least = np.fmin(least, at_new)
     return least
 
 
 def _smoothness_certificates(loss: LinearCoreLoss) -> tuple[Certificate, Certificate]:
     """Difference quotients of the margin loss against autograd, and its second differences."""
-    # The step is a power of two, so that the points are equally spaced to the last bit around each other.
-    step = 2.0**-20
-    points = torch.linspace(-2.0 - loss.tau, loss.tau + 10.0 * loss.sigma, 4001, dtype=torch.float64)
-    points = torch.cat([points, torch.tensor([loss.tau - step, loss.tau, loss.tau + step], dtype=torch.float64)])
-    points.requires_grad_(True)
-    (slope,) = torch.autograd.grad(linear_core(points, loss.tau, loss.sigma, loss.tail).sum(), points)
-    centre = points.detach().numpy()
-    below, above = (linear_core(centre + shift, loss.tau, loss.sigma, loss.tail) for shift in (-step, step))
-    error = np.abs((above - below) / (2.0 * step) - slope.numpy()).max()
-    # Central differences of a function whose slope has Lipschitz constant c are within c * step / 2, plus rounding.
-    bound = loss.tail.curvature / loss.sigma * step + 1e-9 * max(1.0, loss.tau, loss.sigma)
-    scale = max(1.0, loss.tau, loss.sigma)
-    evenly = np.linspace(centre.min(), centre.max(), 4001)
-    second = np.diff(linear_core(evenly, loss.tau, loss.sigma, loss.tail), 2).min()
+    tau, sigma = loss.tau, loss.sigma
+    # One grid in units of the margin, and one in units of the tail, which may be much narrower or wider.
+    grids = [
+        np.linspace(-2.0 - tau, tau + 10.0 * sigma, 4001),
+        np.append(tau + sigma * np.linspace(-1.0, 10.0, 4001), tau),
+    ]
+    points = np.concatenate(grids)
+    size = np.abs(points) + tau + sigma
+    # Where errors of curvature, which grow with the step, and of rounding, which fall with it, are alike. Multiples of
+    # a power of two are equally spaced to the last bit.
+    step = 2.0 ** np.floor(np.log2(np.sqrt(_EPSILON) * np.sqrt(size) * np.sqrt(sigma)))
+    centre = np.round(points / step) * step
+    tensor = torch.from_numpy(centre).requires_grad_(True)
+    (slope,) = torch.autograd.grad(linear_core(tensor, tau, sigma, loss.tail).sum(), tensor)
+    below, above = (linear_core(centre + shift, tau, sigma, loss.tail) for shift in (-step, step))
+    error = np.abs((above - below) / (2.0 * step) - slope.numpy())
+    # Central differences of a function whose slope has Lipschitz constant c are within c * step / 2, and slopes are in
+    # [-1, 0]: an error that may be large would say nothing.
+    bound = np.minimum(loss.tail.curvature / sigma * step + 8.0 * _EPSILON * size / step, 0.1)
+    second = []
+    for grid in (grids[0], grids[1][:-1]):
+        losses = linear_core(grid, tau, sigma, loss.tail)
+        second.append(np.diff(losses, 2).min() / (losses.max() + np.abs(grid).max()))
     return (
-        Certificate("greatest difference of slope and difference quotient of the margin loss", float(error), bound),
-        Certificate("least second difference of the margin loss", float(second), -_ROUNDING * scale, ">="),
+        Certificate(
+            "greatest difference of slope and difference quotient of the margin loss, over what rounding explains",
+            float((error / bound).max()),
+            1.0,
+        ),
+        Certificate(
+            "least second difference of the margin loss, relative to its size", float(min(second)), -1e-12, ">="
+        ),
     )
 
 
@@ -325,7 +348,9 @@ def _pairwise_ratio_near_ties(loss: LinearCoreLoss) -> float:
     per_sample = _per_sample(loss)
     labels = torch.arange(3)
     ratios = []
-    for lead in (1e-1, 1e-2, 1e-3):
+    # The ratio falls with the lead, in proportion to the width of the tail.
+    nearest = min(1.0, loss.tau / loss.sigma)
+    for lead in (1e-1 * nearest, 1e-2 * nearest, 1e-3 * nearest):
         law = torch.tensor([0.4 + lead / 2, 0.4 - lead / 2, 0.2], dtype=torch.float64)
 
         def risk(point: np.ndarray, basis: torch.Tensor, law: torch.Tensor = law) -> tuple[float, np.ndarray]:
@@ -355,8 +380,8 @@ def _per_sample(loss: LinearCoreLoss) -> LinearCoreLoss:
     )
 
 
-def _excess(loss: LinearCoreLoss, scores: np.ndarray, laws: np.ndarray) -> tuple[float, float]:
-    """Mean excess error and mean excess risk of scores under the label law of every sample."""
+def _excess(loss: LinearCoreLoss, scores: np.ndarray, laws: np.ndarray) -> tuple[float, float, float]:
+    """Mean excess error and mean excess risk of scores under the law of every sample, and its rounding."""
     per_sample = _per_sample(loss)
     everyone = np.arange(len(laws))
     best = laws.argmax(axis=1)
@@ -376,6 +401,9 @@ def _excess(loss: LinearCoreLoss, scores: np.ndarray, laws: np.ndarray) -> tuple
 
     else:
         predicted = scores.argmax(axis=1)
+        # Twice, since the first time leaves a rounding error of the size of the offset, which the loss would see.
+        for _ in range(2):
+            scores = scores - scores.mean(axis=1, keepdims=True)
         below[everyone, best] = 0.0
         below[everyone, best] = -below.sum(axis=1)
         best_scores = below
@@ -384,7 +412,9 @@ def _excess(loss: LinearCoreLoss, scores: np.ndarray, laws: np.ndarray) -> tuple
             return per_sample(torch.from_numpy(points), torch.from_numpy(laws)).numpy()
 
     excess_error = laws[everyone, best] - laws[everyone, predicted]
-    return float(excess_error.mean()), float((risk(scores) - risk(best_scores / loss.score_scale)).mean())
+    risks, least = risk(scores), risk(best_scores / loss.score_scale)
+    rounding = _ROUNDING * max(1.0, float(least.mean()))
+    return float(excess_error.mean()), float((risks - least).mean()), rounding
 
 
 def _score_rows(loss: LinearCoreLoss, scores: ArrayLike | torch.Tensor) -> np.ndarray:

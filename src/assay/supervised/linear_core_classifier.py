@@ -1,8 +1,8 @@
 """Linear classification with the linear-core loss, in place of ``LogisticRegression`` or ``LinearSVC``.
 
-The loss is smooth, so that a quasi-Newton method trains the model as fast as a logistic regression, and has the linear
-consistency of the hinge loss of a support vector machine. Training stops by a duality gap: the distance to the best
-objective is bounded by numbers that are recomputed from the fitted coefficients.
+The loss is smooth, so that a quasi-Newton method trains the model in tens of iterations, as it does a logistic
+regression, and has the linear consistency of the hinge loss of a support vector machine. Training stops by a duality
+gap: the distance to the best objective is bounded by numbers that are recomputed from the fitted coefficients.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class LinearCoreClassifier(ClassifierMixin, BaseEstimator):
         ``seconds``, ``objective`` and ``gap``, each time that the gap of a problem was computed.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : numpy.ndarray of shape (n_features_in_,)
+    feature_names_in_ : numpy.ndarray of shape (n_features,)
         Names of the features, when ``X`` had them.
 
     Warns
@@ -188,6 +188,8 @@ class LinearCoreClassifier(ClassifierMixin, BaseEstimator):
         max_iter = check_integer(self.max_iter, "max_iter", minimum=1)
         minimize = _SOLVERS[check_choice(self.solver, "solver", _SOLVERS)]
         check_choice(self.multi_class, "multi_class", ("ovr", "joint"))
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise TypeError(f"fit_intercept must be True or False, got {self.fit_intercept!r}")
 
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, accept_large_sparse=True)
         check_classification_targets(y)
@@ -226,7 +228,12 @@ class LinearCoreClassifier(ClassifierMixin, BaseEstimator):
         self.history_ = {name: np.concatenate([history[name] for history in histories]) for name in histories[0]}
         scores = X @ self.coef_.T + self.intercept_
         self.certificates_ = (
-            Certificate("duality gap of the fitted coefficients", self.gap_, tol * self.objective_),
+            # Infinity is not within infinity of anything.
+            Certificate(
+                "duality gap of the fitted coefficients",
+                self.gap_,
+                tol * self.objective_ if np.isfinite(self.gap_) else np.nan,
+            ),
             _training_error_certificate(scores, labels, costs, tau, sigma, tail, joint=len(parts) == 1),
             consistency_constant_certificate(tau, sigma, tail),
         )

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.supervised.linear_core import LinearCoreTail, resolve_tail, tensor_loss
+from assay.supervised.linear_core import LinearCoreTail, check_range, resolve_tail, tensor_loss
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["LabelRangeError", "LabelTypeError", "LinearCoreLoss"]
@@ -176,8 +176,9 @@ class LinearCoreLoss(nn.Module):
         Raises
         ------
         ValueError
-            If shapes do not fit, there are fewer than two classes, or a label is not one of the classes. On an
-            accelerator the last is an assertion of the device, so that no step waits for the check.
+            If shapes do not fit, there are fewer than two classes, a setting is zero or infinite in the dtype of the
+            scores, or a label is not one of the classes. On an accelerator the last is an assertion of the device, so
+            that no step waits for the check.
         TypeError
             If scores or labels have a dtype that is not accepted.
         """
@@ -190,6 +191,10 @@ class LinearCoreLoss(nn.Module):
         autocast = torch.is_autocast_enabled(input.device.type)
         dtype = torch.float32 if autocast and scores.dtype.itemsize < 4 else scores.dtype
         scores = scores.float() if scores.dtype.itemsize < 4 else scores
+        scale = self.score_scale
+        check_range(
+            scores.dtype, tau=self.tau, sigma=self.sigma, score_scale=scale, **{"tau / score_scale": self.tau / scale}
+        )
         losses, weights = (self._binary if self.mode == "binary" else self._multiclass)(scores, target)
         if self.reduction == "none":
             return losses.to(dtype)

@@ -91,11 +91,17 @@ class TrainingProblem:
         total = costs.sum()
         n_features = features.shape[1]
         self.centre = np.asarray(costs @ features).reshape(-1) / total if fit_intercept else np.zeros(n_features)
-        if sparse.issparse(features):
-            squares = np.asarray(costs @ features.multiply(features)).reshape(-1) - total * self.centre**2
-        else:
-            squares = costs @ (features - self.centre) ** 2
         curvature = tail.curvature / sigma
+        with np.errstate(over="ignore", invalid="ignore"):
+            if sparse.issparse(features):
+                squares = np.asarray(costs @ features.multiply(features)).reshape(-1) - total * self.centre**2
+            else:
+                squares = costs @ (features - self.centre) ** 2
+            if not np.isfinite(curvature * np.append(squares, total)).all():
+                raise ValueError(
+                    f"X, C and sample_weight must be so small that the curvature of the objective is finite, got "
+                    f"features up to {abs(features).max():g} and a sum of weights times C of {total:g}"
+                )
         # Square roots of a bound on the diagonal of the Hessian.
         self.scale = np.sqrt(1.0 + curvature * np.maximum(squares, 0.0))
         if fit_intercept:
@@ -150,13 +156,16 @@ class TrainingProblem:
         if self.fit_intercept:
             steepness = self._balanced(steepness)
         conjugate = linear_core_conjugate(steepness, self.tau, self.sigma, self.tail)
-        weight_sum = self.features.T @ self._to_scores(steepness * self.costs[:, None])
-        dual = -0.5 * np.sum(weight_sum**2) - self.costs @ conjugate.sum(axis=1)
+        with np.errstate(over="ignore"):  # a bound of minus infinity is one
+            weight_sum = self.features.T @ self._to_scores(steepness * self.costs[:, None])
+            dual = -0.5 * np.sum(weight_sum**2) - self.costs @ conjugate.sum(axis=1)
         return float(primal), float(dual)
 
     def lipschitz_constant(self) -> float:
         """Bound on the curvature of the objective in the coordinates of the solvers."""
         n_features = self.features.shape[1]
+        if np.isinf(self.scale).all():  # the intercept alone is left
+            return 1.01
 
         def apply(direction: np.ndarray) -> np.ndarray:
             scaled = direction.reshape(-1)
@@ -295,20 +304,22 @@ def minimize_lbfgs(
     progress.check(point)
     while not progress.converged and progress.iteration < max_iter:
         before = progress.iteration
-        answer = minimize(
-            progress.evaluate,
-            point,
-            jac=True,
-            method="L-BFGS-B",
-            callback=after_iteration,
-            options={
-                "maxiter": max_iter - progress.iteration,
-                "maxfun": 20 * max_iter,
-                "maxcor": 20,
-                "ftol": 0.0,
-                "gtol": 0.0,
-            },
-        )
+        # scipy also returns an inverse Hessian, which is not used and overflows for objectives near 0.
+        with np.errstate(over="ignore", divide="ignore"):
+            answer = minimize(
+                progress.evaluate,
+                point,
+                jac=True,
+                method="L-BFGS-B",
+                callback=after_iteration,
+                options={
+                    "maxiter": max_iter - progress.iteration,
+                    "maxfun": 20 * max_iter,
+                    "maxcor": 20,
+                    "ftol": 0.0,
+                    "gtol": 0.0,
+                },
+            )
         point = answer.x
         # A line search that fails ends the run. Its memory may be to blame, so it starts again without. When that makes
         # no headway, the differences of objectives are below rounding; gradients can be followed further than that.
