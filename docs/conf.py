@@ -54,3 +54,11 @@ sphinx_gallery_conf = {
 }
 
 warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
+
+
+def setup(app) -> None:
+    """Leave out the request setters that scikit-learn writes into every estimator."""
+    app.connect(
+        "autodoc-skip-member",
+        lambda app, what, name, thing, skip, options: skip or (name.startswith("set_") and name.endswith("_request")),
+    )

@@ -221,7 +221,8 @@ def test_a_claim_counts_at_the_largest_size_that_measured_it(newton, tmp_path):
     store.path(Cell.of(newton, "full", "Newton", 0)).unlink()
     page = StudyPage.load(newton, store, "x.html")
     assert page.verdicts[newton.claims[2]].outcome == "holds"
-    assert (page.outcomes.holds, page.outcomes.not_reproduced, page.outcomes.not_measured) == (1, 0, 3)
+    assert (page.outcomes.holds, page.outcomes.not_reproduced, page.outcomes.not_measured) == (1, 0, 2)
+    assert page.n_elsewhere == 1  # C4 is only judged at full size, which is gone
 
 
 def test_certificates_are_grouped_with_counts_and_the_tightest_example(newton_page, hostile_page):

@@ -83,6 +83,9 @@ def check_command(
     timeout: _Timeout = None,
     out_dir: _Store = DEFAULT_STORE,
     fresh: _Fresh = False,
+    fail_on_claims: Annotated[
+        bool, typer.Option(help="Exit with 1 when a claim does not hold; a failed cell always does.")
+    ] = True,
     quiet: QuietOption = False,
 ) -> None:
     """Run the quick studies and say of every claim what was promised, what was measured, and whether it holds."""
@@ -91,7 +94,7 @@ def check_command(
     again = _command("check", *(study or []), out=out_dir, **how)
     failed = _run(chosen, again, quiet, size="quick", out=out_dir, fresh=fresh, **how)
     claims_fail = _print_verdicts(chosen, "quick", out_dir)
-    if failed or claims_fail:
+    if failed or (claims_fail and fail_on_claims):
         raise typer.Exit(FAILED)
 
 

@@ -171,7 +171,8 @@ class LocalEngine(Engine):
             timeout=None,
             initializer=_start_worker,
             initargs=(os.getpid(), list(sys.path)),
-            env=dict.fromkeys(pools, str(self.threads)),
+            # torch's profiler, which some studies measure memory with, otherwise prints when it starts and stops
+            env=dict.fromkeys(pools, str(self.threads)) | {"KINETO_LOG_LEVEL": "99"},
         )
 
     def _kill_pool(self) -> None:

@@ -69,9 +69,15 @@ class StudyPage:
 
     @cached_property
     def verdicts(self) -> dict[Claim, Verdict | None]:
-        """Every claim with its verdict at the largest size at which it was measured; None when at none."""
+        """Claims of the sizes that were run, with the verdict at the largest size that measured them.
+
+        Before anything was run, all claims, without a verdict.
+        """
+        sizes = {results.size for results in self.measured} or set(self.study.sizes)
+        if self.only_size is not None:
+            sizes &= {self.only_size}
         found: dict[Claim, Verdict | None] = {
-            claim: None for claim in self.study.claims if self.only_size is None or self.only_size in claim.sizes
+            claim: None for claim in self.study.claims if sizes.intersection(claim.sizes)
         }
         for results in reversed(self.measured):
             found |= {v.claim: v for v in results.verdicts if v.n or found.get(v.claim) is None}
@@ -84,6 +90,11 @@ class StudyPage:
         return Outcomes.of(v for v in verdicts if v is not None) + Outcomes(
             not_measured=sum(v is None for v in verdicts)
         )
+
+    @property
+    def n_elsewhere(self) -> int:
+        """Claims that are only judged at sizes that were not run."""
+        return 0 if self.only_size is not None else len(self.study.claims) - len(self.verdicts)
 
     @cached_property
     def certificate_counts(self) -> tuple[int, int]:

@@ -115,6 +115,10 @@ class _Totals:
         return sum((page.outcomes for page in self.pages), Outcomes())
 
     @property
+    def n_elsewhere(self) -> int:
+        return sum(page.n_elsewhere for page in self.pages)
+
+    @property
     def n_measured(self) -> int:
         return sum(bool(page.measured) for page in self.pages)
 
