@@ -1,6 +1,7 @@
 """The consistency certificate: the known constants, the bound on data, and that it fails where it must."""
 
 import math
+import warnings
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
+from assay.supervised import linear_core_certificate
 from assay.supervised.linear_core import LinearCoreTail, linear_core
 from assay.supervised.linear_core_certificate import (
     calibration_gap,
@@ -75,8 +77,40 @@ class TestCalibrationGap:
         with pytest.raises(ValueError, match="theta"):
             calibration_gap(linear_core, theta)
 
+    def test_exponential_loss_even_without_noise(self):
+        theta = np.array([0.1, 0.5, 0.99, 1.0])
+        exact = 1.0 - np.sqrt(1.0 - theta**2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_allclose(calibration_gap(lambda t: np.exp(-t), theta), exact, atol=1e-12)
+
+    @pytest.mark.parametrize("size", [1e-300, 1e-30, 1e-8, 1e8, 1e30, 1e300])
+    def test_any_scale(self, size):
+        theta = np.array([0.01, 0.5, 1.0])
+        gap = calibration_gap(lambda t: np.maximum(size - t, 0), theta)
+        np.testing.assert_allclose(gap, size * theta, rtol=1e-12)
+
 
 class TestConstant:
+    @pytest.mark.parametrize(
+        ("tau", "sigma"), [(1e7, 0.3), (1e8, 1e8), (1e-8, 1e-8), (1e-300, 1e-300), (1e300, 1e300), (1e8, 1e-8)]
+    )
+    def test_extreme_shapes(self, tau, sigma):
+        assert consistency_constant_certificate(tau, sigma).holds
+
+    @pytest.mark.parametrize(
+        ("settings", "error", "name"),
+        [
+            ({"tau": [0.7]}, TypeError, "tau"),
+            ({"tau": -1}, ValueError, "tau"),
+            ({"sigma": None}, TypeError, "sigma"),
+            ({"tail": ["exp"]}, TypeError, "tail"),
+        ],
+    )
+    def test_bad_input(self, settings, error, name):
+        with pytest.raises(error, match=name):
+            consistency_constant_certificate(**settings)
+
     @settings(max_examples=12, deadline=None)
     @given(tau=st.floats(0.01, 10), sigma=st.floats(0.01, 10), tail=st.sampled_from(TAILS))
     def test_is_at_least_tau(self, tau, sigma, tail):
@@ -137,6 +171,11 @@ class TestMulticlassBound:
         assert not report.certified
         assert math.isnan(report.excess_error)
 
+    @pytest.mark.parametrize(("tau", "sigma"), [(1e-2, 1.0), (1e-4, 1.0), (0.7, 100.0), (10.0, 0.1), (1e-6, 1e-3)])
+    def test_pairs_have_no_constant_of_any_shape(self, tau, sigma):
+        loss = LinearCoreLoss(tau, sigma, constrained=False)
+        assert [c.holds for c in consistency_certificate(loss).certificates] == [True, True, False]
+
     def test_pairs_by_another_solver(self):
         # The same near tie, by one-dimensional searches.
         lead = 1e-2
@@ -151,7 +190,66 @@ class TestMulticlassBound:
         assert 0 <= (tied - free) / lead < 0.05
 
 
+class TestSmoothness:
+    """The certificate has to notice a loss that is not what its parameters say, however wide its tail."""
+
+    @pytest.mark.parametrize("sigma", [1e-8, 1e-5, 1e-3, 0.3, 10.0, 1e6])
+    @pytest.mark.parametrize("tail", TAILS)
+    def test_holds(self, tail, sigma):
+        smooth, convex, _ = consistency_certificate(LinearCoreLoss(sigma=sigma, tail=tail)).certificates
+        assert smooth.holds
+        assert convex.holds
+
+    @pytest.mark.parametrize("sigma", [1e-8, 1e-5, 1e-3, 0.3, 10.0, 1e6])
+    @pytest.mark.parametrize("fault", ["kink", "slope"])
+    def test_fails(self, monkeypatch, fault, sigma):
+        def broken(margin, tau=0.7, sigma=0.3, tail="exp"):
+            right = linear_core(margin, tau, sigma, tail)
+            if fault == "slope":  # the value is not the integral of what is differentiated
+                return right if isinstance(margin, torch.Tensor) else 1.01 * right
+            hinge = torch.relu if isinstance(margin, torch.Tensor) else lambda t: np.maximum(t, 0.0)
+            return right + 0.1 * hinge(tau + 0.5 * sigma - margin)
+
+        monkeypatch.setattr(linear_core_certificate, "linear_core", broken)
+        smooth = linear_core_certificate._smoothness_certificates(LinearCoreLoss(sigma=sigma))[0]
+        assert not smooth.holds
+
+    @pytest.mark.parametrize("sigma", [1e-8, 1e-3, 0.3, 10.0, 1e6])
+    def test_sees_a_tail_that_is_not_convex(self, monkeypatch, sigma):
+        def wavy(margin, tau=0.7, sigma=0.3, tail="exp"):
+            z = (margin - tau) / sigma
+            wave = torch.sin(8 * z) if isinstance(margin, torch.Tensor) else np.sin(8 * z)
+            return linear_core(margin, tau, sigma, tail) + 1e-2 * sigma * wave
+
+        monkeypatch.setattr(linear_core_certificate, "linear_core", wavy)
+        assert not linear_core_certificate._smoothness_certificates(LinearCoreLoss(sigma=sigma))[1].holds
+
+    def test_a_tail_below_rounding_is_no_tail(self):
+        assert not consistency_certificate(LinearCoreLoss(sigma=1e-300)).certificates[0].holds
+
+
 class TestOnData:
+    @pytest.mark.parametrize("offset", [0.0, 1e6, 1e9])
+    @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+    def test_minimisers_with_an_offset(self, offset, scale):
+        # Rounding of the offset moves the scores, but not below the least risk.
+        rng = np.random.default_rng(0)
+        loss = LinearCoreLoss(score_scale=scale)
+        for law in rng.dirichlet(np.ones(4), 20):
+            scores = -(0.7 + 0.3 * np.log((1 - law) / (1 - law.max())))
+            scores[law.argmax()] = 0.0
+            scores[law.argmax()] = -scores.sum()
+            report = consistency_certificate(loss, scores[None] / scale + offset, probabilities=law[None])
+            assert report.certificates[-1].holds
+
+    @pytest.mark.parametrize("tau", [1e4, 1e8])
+    def test_minimisers_of_a_large_loss(self, tau):
+        law = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25]])
+        scores = -(tau + 0.3 * np.log((1 - law) / (1 - law.max(axis=1, keepdims=True))))
+        scores[:, 0] = -scores[:, 1:].sum(axis=1)
+        report = consistency_certificate(LinearCoreLoss(tau=tau), scores, probabilities=law)
+        assert report.certificates[-1].holds
+
     def test_binary_with_known_law(self):
         rng = np.random.default_rng(2)
         scores = rng.normal(size=2000)

@@ -370,6 +370,38 @@ class TestDegenerateData:
         skewed = LinearCoreClassifier().fit(np.zeros((len(y) + 9, 2)), np.append(y, np.zeros(9, dtype=int)))
         assert (skewed.predict([[0.0, 0.0]]) == 0).all()
 
+    @pytest.mark.parametrize("multi_class", ["ovr", "joint"])
+    @pytest.mark.parametrize("solver", ["lbfgs", "nesterov"])
+    def test_features_that_say_nothing(self, solver, multi_class):
+        y = np.repeat([0, 1, 2], [3, 5, 9])
+        for X in (np.ones((17, 4)), np.zeros((17, 1)), sparse.csr_array((17, 3))):
+            model = LinearCoreClassifier(solver=solver, multi_class=multi_class).fit(X, y)
+            assert model.certificates_[0].holds
+            assert not model.coef_.any()
+            assert (model.predict(X) == 2).all()
+
+    @pytest.mark.parametrize("as_given", [np.asarray, sparse.csr_array])
+    def test_features_whose_squares_overflow(self, as_given):
+        X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+        with pytest.raises(ValueError, match="X, C and sample_weight must be so small"):
+            LinearCoreClassifier().fit(as_given(1e300 * X), y)
+
+    @pytest.mark.parametrize("strength", [1e-300, 1e-8, 1e8, 1e200])
+    def test_extreme_penalties_warn_of_nothing_but_convergence(self, strength):
+        X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LinearCoreClassifier(C=strength, max_iter=50).fit(X, y)
+        assert model.certificates_[0].holds == (strength <= 1e8)
+
+    @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid", "ignore::sklearn.exceptions.ConvergenceWarning")
+    def test_an_infinite_objective_is_not_certified(self):
+        X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+        model = LinearCoreClassifier(C=1e306, sigma=1e8, max_iter=3).fit(X, y)
+        assert not np.isfinite(model.objective_)
+        assert not model.certificates_[0].holds
+
     def test_class_without_weight_is_never_predicted(self, iris):
         X, y = iris
         for multi_class in ("ovr", "joint"):
@@ -429,6 +461,8 @@ class TestBadInput:
             ({"tol": math.nan}, ValueError),
             ({"max_iter": 0}, ValueError),
             ({"max_iter": 1.5}, TypeError),
+            ({"fit_intercept": "no"}, TypeError),
+            ({"fit_intercept": None}, TypeError),
             ({"class_weight": {0: -1.0, 1: 1.0}}, ValueError),
         ],
     )

@@ -180,6 +180,63 @@ class TestMargin:
         with pytest.raises(ValueError, match="derivative"):
             LinearCoreTail("other slope", lambda z: (np.exp(-z), (1 + z) * np.exp(-z)), curvature=1.0, reach=1000.0)
 
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"curvature": 1e-3}, "a curvature of at least the rise of its slope"),
+            ({"curvature": 1.9}, "a curvature of at least the rise of its slope"),
+            ({"twice_differentiable": True}, "a second derivative of 0 at z = 0"),
+            ({"invert_slope": lambda slope: 1.0 - slope}, "an invert_slope that inverts its slope"),
+            ({"invert_slope": lambda slope: 1.0 / np.sqrt(slope + 1e-30) - 1.0 + 1e-6}, "an invert_slope"),
+            ({"evaluate": lambda z: 1 / (1 + z)}, "evaluate must return a pair"),
+            ({"evaluate": lambda z: (1.0, 1.0)}, "evaluate must return a pair"),
+        ],
+    )
+    def test_a_tail_that_does_not_keep_its_word(self, settings, message):
+        # A wrong inverse would make dual bounds too high, a wrong curvature steps too long.
+        settings = {"name": "own", "evaluate": algebraic, "curvature": 2.0} | settings
+        with pytest.raises(ValueError, match=message):
+            LinearCoreTail(**settings)
+
+    @pytest.mark.parametrize(
+        ("settings", "name"),
+        [
+            ({"name": 3}, "name"),
+            ({"evaluate": None}, "evaluate"),
+            ({"invert_slope": 0.5}, "invert_slope"),
+            ({"twice_differentiable": 1}, "twice_differentiable"),
+            ({"curvature": "2"}, "curvature"),
+        ],
+    )
+    def test_a_tail_of_wrong_types(self, settings, name):
+        with pytest.raises(TypeError, match=name):
+            LinearCoreTail(**{"name": "own", "evaluate": algebraic, "curvature": 2.0} | settings)
+
+    def test_own_inverse_is_used(self):
+        def invert(slope):
+            return np.minimum(1.0 / np.sqrt(np.maximum(slope, 1e-300)) - 1.0, 1e6)
+
+        own = LinearCoreTail("own", algebraic, 2.0, invert_slope=invert)
+        slope = np.linspace(1e-6, 1, 9)
+        expected = linear_core_conjugate(slope, tail=LinearCoreTail("own", algebraic, 2.0))
+        np.testing.assert_allclose(linear_core_conjugate(slope, tail=own), expected, rtol=1e-12)
+
+    @pytest.mark.parametrize("slope", [1e-10, 1e-20, 1e-100, 1e-300])
+    def test_conjugate_of_small_slopes_of_a_slow_tail(self, slope):
+        # The supremum is at z = slope^(-1/2) - 1; a nearer point would make a dual bound that is none.
+        own = LinearCoreTail("own", algebraic, 2.0)
+        exact = -0.7 * slope - 0.3 * (2.0 * math.sqrt(slope) - slope)
+        assert linear_core_conjugate(slope, tail=own) == pytest.approx(exact, rel=1e-12)
+
+    @pytest.mark.parametrize("settings", [{"sigma": 1e-300}, {"sigma": 1e300}, {"tau": 1e-300}, {"tau": 1e300}])
+    def test_settings_outside_the_range_of_a_tensor(self, settings):
+        (name,) = settings
+        margin = torch.tensor([0.5, 0.7])
+        for function in (linear_core, linear_core_slope):
+            with pytest.raises(ValueError, match=f"{name} must be between .* for scores in torch.float32"):
+                function(margin, **settings)
+            assert torch.isfinite(function(margin.double(), **settings)).all()
+
     def test_own_tail_is_pickled_and_built_in_ones_stay_themselves(self):
         tail = LinearCoreTail("algebraic", algebraic, curvature=2.0)
         assert pickle.loads(pickle.dumps(tail)) == tail
@@ -488,6 +545,22 @@ class TestBinary:
 
 
 class TestBadInput:
+    @pytest.mark.parametrize(
+        ("settings", "name"),
+        [
+            ({"sigma": 1e-300}, "sigma"),
+            ({"tau": 1e300}, "tau"),
+            ({"score_scale": 1e-300}, "score_scale"),
+            ({"tau": 1e20, "score_scale": 1e-20}, "tau / score_scale"),
+        ],
+    )
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_settings_outside_the_range_of_the_scores(self, settings, name, dtype):
+        scores, labels = torch.zeros(2, 3, dtype=dtype), torch.tensor([0, 1])
+        with pytest.raises(ValueError, match=f"{name} must be between"):
+            LinearCoreLoss(**settings)(scores, labels)
+        assert torch.isfinite(LinearCoreLoss(**settings)(scores.double(), labels))
+
     @pytest.mark.parametrize(
         ("settings", "error", "name"),
         [

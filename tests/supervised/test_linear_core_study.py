@@ -75,6 +75,23 @@ def test_descents():
     assert gaps[-1] >= -1e-9
 
 
+def test_the_best_subgradient_method_is_none_of_the_weak_ones():
+    problem = STUDY().problem("quick", np.random.default_rng(0))
+    gaps = study.hinge_subgradient(problem.features, problem.labels, 300)
+    extended = np.column_stack([problem.features, np.ones(len(problem.labels))]) * (2 * problem.labels - 1)[:, None]
+    ridge, weights, best = np.append(np.full(30, study.RIDGE), 0.0), np.zeros(31), np.inf
+    for t in range(1, 301):  # knows the ridge
+        active = extended[extended @ weights < 1.0].sum(axis=0) / len(extended)
+        weights = weights - 2.0 / (study.RIDGE * (t + 1)) * (ridge * weights - active)
+        best = min(best, 0.5 * ridge @ weights**2 + np.maximum(0.0, 1.0 - extended @ weights).mean())
+    assert gaps[-1] <= best - 0.0422 + 1e-9  # less than the least objective, 0.04224
+
+
+def test_claims_are_not_easier_than_the_paper():
+    claims = {claim.metric: claim for claim in STUDY.claims if claim.source.startswith("paper")}
+    assert claims["accuracy"].number >= 0.026
+
+
 def test_excess_ratio_is_at_least_tau():
     rng = np.random.default_rng(2)
     for law in rng.dirichlet(np.ones(4), 50):

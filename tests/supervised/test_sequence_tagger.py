@@ -4,6 +4,7 @@ import re
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -12,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from assay.supervised.best_path import viterbi
-from assay.supervised.linear_core import LinearCoreTail, linear_core, linear_core_slope
+from assay.supervised.linear_core import LinearCoreTail, linear_core, linear_core_slope, resolve_tail
 from assay.supervised.sampled_descent import SAMPLED_TAILS, SampledDescent, _tail_slope
 from assay.supervised.sequence_features import SequenceFeatures
 from assay.supervised.sequence_tagger import SequenceTagger
@@ -444,7 +445,9 @@ def test_own_tail_and_its_limits():
     tagger = SequenceTagger(tail=tail).fit(SENTENCES, TAGS)
     assert tagger.score(SENTENCES, TAGS) == 1.0
     assert all(c.holds for c in tagger.certificates_)
-    with pytest.raises(ValueError, match=r"tail must be one of .* with solver='sgd', got 'algebraic'"):
+    with pytest.raises(
+        ValueError, match=r"tail must be one of .* with solver='sgd', got the tail 'algebraic' of your own"
+    ):
         SequenceTagger(tail=tail, solver="sgd").fit(SENTENCES, TAGS)
 
 
@@ -468,7 +471,7 @@ def test_own_tail_and_its_limits():
         (["ab"], [["x", None]], ValueError, "y[0] must have a tag at every position, got None"),
         (["ab"], [["x", float("nan")]], ValueError, "y[0] must have a tag at every position, got nan"),
         (["ab"], [["x", ["y"]]], TypeError, "y[0] must have hashable tags, got list"),
-        ([[0.5, 1.5]], ["xy"], TypeError, "got the float 0.5"),
+        ([[0.5, 1.5]], ["xy"], TypeError, "got a float in 0.5"),
         ([["a", ["b"]]], ["xy"], TypeError, "X[0] must have hashable tokens, got list"),
         ([["a", "b"], np.ones((2, 2))], ["xy", "xy"], TypeError, "X must be sequences of one kind"),
         ([[{"a": 1}, "b"]], ["xy"], TypeError, "X[0] must have a dict at every position"),
@@ -518,3 +521,131 @@ def test_predict_wants_the_kind_of_fit():
         tagger.predict([np.ones((2, 2))])
     with pytest.raises(ValueError, match="at least one sequence"):
         tagger.predict([])
+
+
+INDICES, NUMBERS = [[3, 1, 2], [1, 2], [2, 3, 3, 1]], [[0, 1, 1], [1, 1], [1, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "as_given",
+    [
+        lambda rows: [torch.tensor(row) for row in rows],
+        lambda rows: [list(torch.tensor(row)) for row in rows],
+        lambda rows: [pd.Series(row, index=range(5, 5 + len(row))) for row in rows],
+        lambda rows: pd.Series(rows, index=range(7, 7 + len(rows))),
+        lambda rows: [np.array(row) for row in rows],
+    ],
+    ids=["tensors", "lists of tensors", "series", "series of lists", "arrays"],
+)
+def test_tokens_and_tags_of_other_libraries(as_given):
+    # Tensors hash by identity, so that each would be a tag and a token of its own.
+    plain, given = SequenceTagger().fit(INDICES, NUMBERS), SequenceTagger().fit(as_given(INDICES), as_given(NUMBERS))
+    assert given.classes_.tolist() == [0, 1]
+    assert given.features_.vocabulary == plain.features_.vocabulary
+    np.testing.assert_allclose(given.coef_, plain.coef_, atol=1e-12)
+    assert given.predict(as_given(INDICES)) == NUMBERS
+    assert given.score(as_given(INDICES), as_given(NUMBERS)) == 1.0
+
+
+def test_a_tensor_is_a_list_of_sequences():
+    X, y = torch.tensor([[3, 1], [1, 2]]), torch.tensor([[0, 1], [1, 1]])
+    tagger = SequenceTagger().fit(X, y)
+    assert tagger.predict(X) == y.tolist()
+    features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 2.0]]], dtype=torch.bfloat16)
+    assert SequenceTagger().fit(features, y).predict(features) == y.tolist()
+
+
+@pytest.mark.parametrize(
+    "as_given", [sp.csr_array, sp.csc_matrix, sp.coo_array, sp.lil_array, sp.dok_array, sp.dok_matrix, sp.bsr_array]
+)
+def test_every_sparse_format(as_given):
+    matrices = [np.random.default_rng(i).normal(size=(len(row), 3)) for i, row in enumerate(NUMBERS)]
+    plain = SequenceTagger().fit(matrices, NUMBERS)
+    given = SequenceTagger().fit([as_given(matrix) for matrix in matrices], NUMBERS)
+    np.testing.assert_allclose(given.coef_, plain.coef_)
+
+
+def test_rows_that_are_equal_but_stored_differently_are_equal():
+    rows = [
+        sp.csr_array((np.array(values), np.array(columns), np.array([0, len(values)])), shape=(1, 3))
+        for values, columns in (([1.0], [1]), ([1.0, 0.0], [1, 2]), ([0.5, 0.5], [1, 1]), ([-0.0, 1.0], [2, 1]))
+    ]
+    stored = [(row.data.copy(), row.indices.copy()) for row in rows]
+    tagger = SequenceTagger(use_transitions=False).fit(rows, [[0], [1], [1], [0]])
+    # No function of the features does better than to err twice.
+    assert tagger.certificates_[1].value == pytest.approx(0.0, abs=1e-12)
+    for row, (values, columns) in zip(rows, stored, strict=True):
+        np.testing.assert_array_equal(row.data, values)
+        np.testing.assert_array_equal(row.indices, columns)
+
+
+def test_unsorted_rows_of_the_caller_stay_unsorted():
+    matrix = sp.csr_array((np.array([1.0, 2.0, 3.0]), np.array([2, 0, 1]), np.array([0, 2, 3])), shape=(2, 3))
+    SequenceTagger().fit([matrix], [[0, 1]])
+    np.testing.assert_array_equal(matrix.indices, [2, 0, 1])
+    np.testing.assert_array_equal(matrix.data, [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "error", "message"),
+    [
+        (pd.DataFrame([[0, 1], [1, 0]]), [[0, 1], [1, 0]], TypeError, "one data frame is one sequence"),
+        (["ab", "ba"], pd.DataFrame([[0, 1], [1, 0]]), TypeError, "y must be a list of sequences"),
+        (["ab", "ba"], {0: "xy", 1: "yx"}, TypeError, "y must be a list of sequences"),
+        (["ab"], [{"x", "y"}], TypeError, "y[0] must be a sequence of tags"),
+        ([((0.5, 1.0), (1.5, 2.0))], ["xy"], TypeError, "got a float in (0.5, 1.0)"),
+        ([[{1: 2.0, "1": 3.0}]], ["x"], ValueError, "got '1' twice at one position"),
+        ([[{"a=b": 2.0, "a": "b"}]], ["x"], ValueError, "got 'a=b' twice at one position"),
+        ([[{"a": 10**400}]], ["x"], TypeError, "words or finite numbers, got 'a'"),
+        ([np.full((2, 1), 1e200)], ["xy"], ValueError, "X and score_scale must be so small"),
+        ([np.array(3)], ["x"], TypeError, "X[0] must be a sequence"),
+    ],
+)
+def test_what_would_have_been_misread(X, y, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        SequenceTagger().fit(X, y)
+
+
+def test_tuples_of_words_are_tokens():
+    X = [[("the", "DET"), ("dog", "NOUN")], [("a", "DET")]]
+    assert SequenceTagger().fit(X, ["xy", "x"]).predict(X) == [["x", "y"], ["x"]]
+
+
+@pytest.mark.parametrize("tail", SAMPLED_TAILS)
+def test_a_named_tail_may_be_given_as_an_object(tail):
+    settings = {"solver": "sgd", "random_state": 0, "tol": 1e9}
+    by_name = SequenceTagger(tail=tail, **settings).fit(SENTENCES, TAGS)
+    by_object = SequenceTagger(tail=resolve_tail(tail), **settings).fit(SENTENCES, TAGS)
+    np.testing.assert_array_equal(by_name.coef_, by_object.coef_)
+
+
+def test_a_tail_of_the_name_of_another_is_not_taken_for_it():
+    impostor = LinearCoreTail("exp", lambda z: (1 / (1 + z), 1 / (1 + z) ** 2), curvature=2.0)
+    with pytest.raises(ValueError, match="of your own"):
+        SequenceTagger(solver="sgd", tail=impostor).fit(SENTENCES, TAGS)
+
+
+def test_divergence_is_said():
+    with pytest.raises(ValueError, match="learning_rate must be smaller"):
+        SequenceTagger(solver="sgd", learning_rate=1e300, random_state=0).fit(SENTENCES, TAGS)
+
+
+@pytest.mark.parametrize("parameters", [{"score_scale": 1e-300}, {"alpha": 1e300}])
+def test_nothing_to_gain(parameters):
+    tagger = SequenceTagger(**parameters).fit(SENTENCES, TAGS)
+    assert tagger.certificates_[0].holds
+    assert not tagger.coef_.any()
+    assert tagger.n_iter_ == 0
+    assert tagger.history_["gap"].shape == (0,)
+
+
+def test_an_infinite_objective_is_not_certified(monkeypatch):
+    monkeypatch.setattr(TaggingProblem, "objective_and_gap", lambda self, coefficients: (np.inf, np.inf))
+    with pytest.warns(ConvergenceWarning):
+        tagger = SequenceTagger().fit(SENTENCES, TAGS)
+    assert not tagger.certificates_[0].holds
+
+
+def test_random_state_is_checked_by_every_solver():
+    with pytest.raises(TypeError, match="random_state"):
+        SequenceTagger(random_state="zero").fit(SENTENCES, TAGS)

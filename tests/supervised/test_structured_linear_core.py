@@ -553,3 +553,60 @@ def test_on_a_device():
         torch.testing.assert_close(exact(*on_device).cpu(), exact(unary, transitions, target))
         assert torch.isfinite(StructuredLinearCore(3, sampler=sampler)(*on_device))
         assert torch.equal(exact.decode(*on_device[:2]).cpu(), exact.decode(unary, transitions))
+
+
+@pytest.mark.parametrize("n_draws", [2, 3, 5, 10, 30])
+@pytest.mark.parametrize("sampler", ["uniform", "positionwise"])
+def test_few_draws_raise_no_false_alarm(sampler, n_draws):
+    unary, transitions, target = instance()
+    loss = StructuredLinearCore(3, sampler=sampler)
+    for seed in range(4):
+        certificates = structured_certificates(loss, unary, transitions, target, n_draws=n_draws, rng=seed)
+        assert certificates[-1].holds
+
+
+def test_deviation_is_a_normal_one_of_the_same_probability():
+    unary, transitions, target = instance()
+    loss = StructuredLinearCore(3, sampler="positionwise")
+    few, many = (
+        structured_certificates(loss, unary, transitions, target, n_draws=n, rng=0)[-1].value for n in (2, 400)
+    )
+    assert 0.0 < few < 4.0
+    assert 0.0 < many < 4.0
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "positionwise"])
+@pytest.mark.parametrize("settings", [{"sigma": 1e-300}, {"tau": 1e300}, {"score_scale": 1e-300}])
+def test_settings_outside_the_range_of_the_scores(sampler, settings):
+    unary, transitions, target = instance()
+    (name,) = settings
+    loss = StructuredLinearCore(3, sampler=sampler, **settings)
+    with pytest.raises(ValueError, match=f"{name} must be between .* for scores in torch.float32"):
+        loss(unary.float(), transitions.float(), target)
+    assert torch.isfinite(loss(unary, transitions, target))
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "positionwise"])
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e9])
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+def test_minimisers_with_an_offset_keep_the_bound(sampler, offset, scale):
+    rng = np.random.default_rng(0)
+    loss = StructuredLinearCore(4, sampler=sampler, score_scale=scale)
+    for law in rng.dirichlet(np.ones(4), 20):
+        scores = -(0.7 + 0.3 * np.log((1 - law) / (1 - law.max())))
+        scores[law.argmax()] = 0.0
+        scores[law.argmax()] = -scores.sum()
+        assert structured_consistency_certificate(loss, scores[None] / scale + offset, None, law).holds
+
+
+def test_arguments_of_certificates_are_checked():
+    unary, transitions, target = instance()
+    loss = StructuredLinearCore(3)
+    with pytest.raises(TypeError, match="loss"):
+        structured_certificates(None, unary, transitions, target)
+    with pytest.raises(TypeError, match="unary"):
+        structured_certificates(loss, unary.numpy(), transitions, target)
+    with pytest.raises(TypeError, match="transitions"):
+        structured_certificates(loss, unary, transitions.numpy(), target)
+    with pytest.raises(TypeError, match="loss"):
+        structured_consistency_certificate(None, unary[0], transitions, np.full(81, 1 / 81))

@@ -164,6 +164,15 @@ def test_every_claim_names_a_contender_and_sizes_are_complete():
     assert set(sizes["quick"]) == set(sizes["full"])
 
 
+def test_the_speed_up_of_the_paper_is_asked_for_at_one_number_of_labels():
+    # It grows with the number of labels: the largest of several sizes would reach any number.
+    claims = [c for c in study.StructuredLinearCoreStudy.claims if "speedup" in c.metric]
+    assert {c.case for c in claims} == {"500 labels"}
+    assert any(c.number >= 23 and c.source.startswith("paper") for c in claims)
+    for size in study.StructuredLinearCoreStudy.sizes.values():
+        assert 500 in size["timed_labels"]
+
+
 def test_steps_are_timed():
     measurement = Measurement()
     tasks = [study.word_task(study.english(), k, 110, np.random.default_rng(0)) for k in (20, 40)]

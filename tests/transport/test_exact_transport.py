@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
-from assay.transport.exact_transport import exact_transport, largest_feasible_potential, network_simplex
+from assay.transport.exact_transport import (
+    NetworkSimplex,
+    exact_transport,
+    largest_feasible_potential,
+    network_simplex,
+)
 
 
 def by_linear_programming(cost, p, q):
@@ -137,3 +142,25 @@ def test_costs_and_weights_are_only_read():
     network_simplex(cost, p, q)
     for array, copy in zip((cost, p, q), copies, strict=True):
         np.testing.assert_array_equal(array, copy)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 8), m=st.integers(1, 8), units=st.booleans())
+def test_going_on_from_the_last_vertex_is_the_same_as_starting_anew(seed, n, m, units):
+    rng = np.random.default_rng(seed)
+    p = np.full(n, 1 / n) if units else rng.dirichlet(np.ones(n))
+    q = np.full(m, 1 / m) if units else rng.dirichlet(np.ones(m))
+    simplex = NetworkSimplex(p, q)
+    for _ in range(6):
+        cost = rng.integers(0, 5, (n, m)).astype(float)
+        rows, columns, mass, phi, psi = simplex.solve(cost)
+        plan = np.zeros((n, m))
+        np.add.at(plan, (rows, columns), mass)
+        assert coupling_error(plan, p, q) <= 1e-14
+        assert (cost - phi[:, None] - psi).min() >= -1e-14
+        assert (cost * plan).sum() == pytest.approx(check(cost, p, q), abs=1e-12)
+        assert p @ phi + q @ psi == pytest.approx((cost * plan).sum(), abs=1e-12)
+
+
+def coupling_error(plan, p, q):
+    return max(abs(plan.sum(1) - p).max(), abs(plan.sum(0) - q).max())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
+import zlib
 from os import PathLike
 from pathlib import Path
 
@@ -28,23 +30,23 @@ def read_heatmap(
     Parameters
     ----------
     path : path-like
-        - ``.npy``: a square matrix.
+        - ``.npy``: a square matrix. Its diagonal, which means nothing, is set to 0.
         - ``.npz``: a square matrix ``p``, or vectors ``i``, ``j`` and ``p`` (city, city, score), optionally ``n``.
         - ``.csv``: columns i, j, p, with or without that header; lines that start with ``#`` are skipped.
     n : int, optional
-        Number of cities; for a list of edges otherwise the largest city plus 1.
+        Number of cities; for a list of edges otherwise the ``n`` of the file or, without it, the largest city plus 1.
 
     Returns
     -------
     numpy.ndarray of shape (n, n), or scipy.sparse.csr_array of shape (n, n)
         Dense for a matrix, sparse for a list of edges: upper triangular when each is listed in one direction only, and
-        as listed otherwise. What the scores are is checked where they are used.
+        as listed otherwise. Scores are finite; that they are in [0, 1] is checked where they are used.
 
     Raises
     ------
     OSError
         If the file cannot be read.
-    ValueError
+    TypeError, ValueError
         If the file has another suffix, is too large, or is not in the format.
 
     Examples
@@ -67,7 +69,11 @@ def read_heatmap(
         with source.open("rb") as stream:
             _check_header(stream, str(source))
             stream.seek(0)
-            return _square(np.load(stream, allow_pickle=False), n, str(source))
+            try:
+                matrix = np.load(stream, allow_pickle=False)
+            except ValueError as error:  # shorter than its header says
+                raise ValueError(f"{source}: not an array of numpy: {error}") from None
+        return _square(matrix, n, str(source))
     if source.suffix == ".npz":
         return _read_archive(source, n)
     if source.suffix == ".csv":
@@ -81,7 +87,7 @@ def _check_header(stream: io.BufferedIOBase | zipfile.ZipExtFile, where: str) ->
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(stream)
-    except ValueError as error:
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:  # numpy parses the header as a Python literal
         raise ValueError(f"{where}: not an array of numpy: {error}") from None
     if dtype.hasobject:
         raise ValueError(f"{where}: an array of numbers is needed, got objects, which are not read")
@@ -98,8 +104,8 @@ def _read_archive(source: Path, n: int | None) -> Float[np.ndarray, "cities citi
                     _check_header(stream, f"{where}: {member}")
         with np.load(source, allow_pickle=False) as arrays:
             content = {name: arrays[name] for name in arrays.files}
-    except zipfile.BadZipFile:
-        raise ValueError(f"{where}: not an archive of numpy") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise ValueError(f"{where}: not an archive of numpy: {error}") from None
     if "p" not in content:
         raise ValueError(f"{where}: must have p, or i, j and p, got {sorted(content)}")
     if "i" not in content and "j" not in content:
@@ -107,13 +113,15 @@ def _read_archive(source: Path, n: int | None) -> Float[np.ndarray, "cities citi
     if "i" not in content or "j" not in content:
         raise ValueError(f"{where}: must have both i and j beside p, got {sorted(content)}")
     if n is None and "n" in content:
-        n = check_integer(content["n"].item() if content["n"].ndim == 0 else content["n"], "n", minimum=1)
+        if content["n"].ndim != 0 or content["n"].dtype.kind not in "iu" or content["n"] < 1:
+            raise ValueError(f"{where}: n must be a positive integer, got {content['n']!r}")
+        n = int(content["n"])
     return _edges(content["i"], content["j"], content["p"], n, where)
 
 
 def _read_rows(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows = []
-    with source.open(encoding="utf-8-sig") as lines:
+    with source.open(encoding="utf-8-sig", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
@@ -122,8 +130,11 @@ def _read_rows(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 continue
             try:
                 first, second, score = cells
-                rows.append((int(first), int(second), float(score)))
-            except ValueError:
+                if "_" in line:  # between digits, Python would read over it
+                    raise ValueError("underscore in a number")
+                # As 64-bit integers, which a number of too many digits is not.
+                rows.append((np.int64(first), np.int64(second), float(score)))
+            except (ValueError, OverflowError):
                 raise ValueError(
                     f"{source}: line {number} must be 'city,city,score', got {line.strip()[:60]!r}"
                 ) from None
@@ -132,6 +143,8 @@ def _read_rows(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _square(matrix: np.ndarray, n: int | None, where: str) -> Float[np.ndarray, "cities cities"]:
+    if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.dtype.kind in "biuf":
+        np.fill_diagonal(matrix, 0)
     scores = as_float_array(matrix, f"{where}: p", ndim=2)
     if scores.shape[0] != scores.shape[1] or (n is not None and scores.shape[0] != n):
         wanted = "square" if n is None else f"of shape ({n}, {n})"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from assay.validation import check_choice
+from assay.validation import check_choice, check_real
 
 __all__ = ["TSPInstance", "load_tsplib", "read_tsplib"]
 
@@ -57,11 +57,17 @@ class TSPInstance:
     optimal: float | None = None
     explicit: Float[np.ndarray, "cities cities"] | None = None
 
+    def __post_init__(self) -> None:
+        check_choice(self.kind, "kind", (*_PLANAR, "EXPLICIT"))
+        if (self.coords is None) != (self.kind == "EXPLICIT") or (self.explicit is None) == (self.kind == "EXPLICIT"):
+            raise ValueError("the kind EXPLICIT must come with explicit, every other one with coords")
+        if self.optimal is not None:
+            object.__setattr__(self, "optimal", check_real(self.optimal, "optimal", minimum=0))
+
     @property
     def n(self) -> int:
         """Number of cities."""
-        some = self.coords if self.coords is not None else self.explicit
-        return 0 if some is None else len(some)
+        return len(self.explicit if self.coords is None else self.coords)
 
     def distances(self) -> Float[np.ndarray, "cities cities"]:
         """Distances as the format defines them, rounding included.
@@ -70,15 +76,21 @@ class TSPInstance:
         -------
         numpy.ndarray of shape (n, n)
             A new array, symmetric, with a zero diagonal.
+
+        Raises
+        ------
+        ValueError
+            If squares of the distances are out of the range of floats.
         """
         if self.coords is None:
-            if self.explicit is None:
-                raise ValueError("the instance has neither coordinates nor distances")
             return self.explicit.copy()
         if self.kind == "GEO":
             return _geographic(self.coords)
-        difference = self.coords[:, None, :] - self.coords[None, :, :]
-        squared = np.sum(difference * difference, axis=2)
+        with np.errstate(over="ignore"):
+            squared = np.subtract.outer(self.coords[:, 0], self.coords[:, 0]) ** 2
+            squared += np.subtract.outer(self.coords[:, 1], self.coords[:, 1]) ** 2
+        if not np.all(np.isfinite(squared)):
+            raise ValueError("coords must have distances with squares in the range of floats")
         if self.kind == "CEIL_2D":
             return np.ceil(np.sqrt(squared))
         if self.kind == "ATT":
@@ -139,8 +151,9 @@ def read_tsplib(path: str | PathLike[str], *, optimal: float | None = None) -> T
     ------
     OSError
         If the file cannot be read.
-    ValueError
-        If it is not in the format, or of another type. The message names the file and the entry.
+    TypeError, ValueError
+        If it is not in the format, or of another type: the message names the file and the entry. If ``optimal`` is not
+        a non-negative number.
 
     References
     ----------
@@ -179,7 +192,9 @@ def _parse(text: str, where: str) -> TSPInstance:
         if word.endswith("_SECTION"):
             section = sections.setdefault(word, [])
         elif word.replace("_", "").isalpha() and word.isupper():
-            keys[word], section = value.strip(), None
+            if keys.setdefault(word, value.strip()) != value.strip() and word != "COMMENT":
+                raise ValueError(f"{where}: {word} is given twice, as {keys[word]!r} and as {value.strip()!r}")
+            section = None
         elif section is not None:
             section.extend(line.split())
         else:

@@ -69,8 +69,10 @@ class CentralPath:
         self.y = np.full(splitting.n_large, 1.0 / splitting.n_large)
         self._shift = 0.0
         self._measure()
-        margin = max(0.5 * self.gap, 1e-3)
-        self._upper, self._lower = float(self._gain.max()) + margin, float(self._cost.min()) - margin
+        # Losses in proportion to the numbers of actions, for products of about the same size.
+        margin = max(self.gap, 1e-3)
+        self._lower = float(self._cost.min()) - margin
+        self._upper = float(self._gain.max()) + margin * splitting.n_large / splitting.n_small
         self._loss_y, self._loss_x = self._upper - self._gain, self._cost - self._lower
 
     def advance(self) -> bool:

@@ -20,8 +20,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils.validation import check_is_fitted
 
-from assay.graphs.tour_costs import CityCosts, check_tour, read_costs
-from assay.graphs.tour_skeleton import minimum_spanning_tree
+from assay.graphs.tour_costs import CityCosts, check_range, check_tour
+from assay.graphs.tour_skeleton import minimum_spanning_tree, unit_square
 from assay.graphs.tours import nearest_cities
 from assay.validation import as_float_array, check_integer
 
@@ -87,7 +87,9 @@ def _as_points(points: ArrayLike, name: str) -> CityCosts:
     array = as_float_array(points, name, ndim=2)
     if array.shape[1] != 2 or array.shape[0] < 3:
         raise ValueError(f"{name} must have shape (n, 2) with n at least 3, got {array.shape}")
-    return read_costs(array)
+    costs = CityCosts(np.array(array, order="C"), np.empty((0, 0)))
+    check_range(costs, name)
+    return costs
 
 
 def _edge_features(
@@ -141,7 +143,7 @@ def _delaunay_edges(points: np.ndarray, in_tree: np.ndarray) -> np.ndarray:
     """Edges of the triangulation; of cities on one line, those between consecutive ones."""
     n = len(points)
     try:
-        triangles = Delaunay(points - points.mean(axis=0)).simplices
+        triangles = Delaunay(unit_square(points)).simplices
     except QhullError:
         return in_tree
     sides = np.sort(np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [0, 2]]]), axis=1)
@@ -166,6 +168,8 @@ class EdgeHeatmapClassifier(BaseEstimator):
     ----------
     estimator_ : classifier
         The fitted estimator.
+    k_ : int
+        The ``k`` that it was fitted with, and predicts with.
     n_instances_ : int
         Number of instances seen.
     n_edges_ : int
@@ -222,6 +226,9 @@ class EdgeHeatmapClassifier(BaseEstimator):
         """
         if isinstance(X, np.ndarray) and X.ndim == 2:
             raise ValueError("X must be a list of coordinate arrays of shape (n, 2), got one array")
+        for name, given, of_what in (("X", X, "coordinate arrays"), ("y", y, "tours")):
+            if not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
+                raise TypeError(f"{name} must be a list of {of_what}, got {type(given).__name__}")
         k = check_integer(self.k, "k", minimum=1)
         if len(X) == 0 or len(X) != len(y):
             raise ValueError(f"X and y must have equal length and not be empty, got {len(X)} and {len(y)}")
@@ -242,6 +249,7 @@ class EdgeHeatmapClassifier(BaseEstimator):
                 f"{len(target)}"
             )
         self.estimator_ = self._fresh_estimator().fit(rows, target)
+        self.k_ = k
         self.n_instances_ = len(X)
         self.n_edges_ = len(target)
         self.candidate_recall_ = float(target.sum() / n_cities)
@@ -279,7 +287,7 @@ class EdgeHeatmapClassifier(BaseEstimator):
         """
         check_is_fitted(self)
         costs = _as_points(X, "X")
-        first, second, features = _edge_features(costs, check_integer(self.k, "k", minimum=1))
+        first, second, features = _edge_features(costs, self.k_)
         score = self.estimator_.predict_proba(features)[:, 1]
         rows, columns = np.concatenate([first, second]), np.concatenate([second, first])
         return scipy.sparse.csr_array((np.tile(score, 2), (rows, columns)), shape=(costs.n, costs.n))

@@ -71,11 +71,12 @@ def two_opt(
     >>> two_opt([[0, 0], [0, 1], [1, 1], [1, 0]], [0, 2, 1, 3])
     array([0, 1, 2, 3])
     """
+    n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1)
     costs, start = _checked(cost, tour)
     if check_choice(method, "method", ("neighbors", "plain")) == "plain":
         found = _plain_two_opt(costs.block(np.arange(costs.n)).tolist(), start.tolist())
     else:
-        neighbors = nearest_cities(costs, check_integer(n_neighbors, "n_neighbors", minimum=1))
+        neighbors = nearest_cities(costs, n_neighbors)
         found = start.copy()
         _two_opt(costs.points, costs.matrix, neighbors, found)
     return _not_worse(costs, start, np.asarray(found, dtype=np.int64))
@@ -123,11 +124,12 @@ def or_opt(
     >>> or_opt([[0, 0], [1, 0], [2, 0], [2, 1], [0, 1]], [0, 2, 1, 3, 4])
     array([0, 1, 2, 3, 4])
     """
+    n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1)
     costs, start = _checked(cost, tour)
     if check_choice(method, "method", ("neighbors", "plain")) == "plain":
         found = _plain_or_opt(costs.block(np.arange(costs.n)).tolist(), start.tolist())
     else:
-        neighbors = nearest_cities(costs, check_integer(n_neighbors, "n_neighbors", minimum=1))
+        neighbors = nearest_cities(costs, n_neighbors)
         found = start.copy()
         _or_opt(costs.points, costs.matrix, neighbors, found)
     return _not_worse(costs, start, np.asarray(found, dtype=np.int64))

@@ -266,7 +266,7 @@ def dual_bound(
         raise ValueError(f"blossom_duals must have length {len(blossoms)}, got {set_values.shape[0]}")
     if set_values.size and set_values.min() < 0:
         raise ValueError(f"blossom_duals must be non-negative, got a minimum of {set_values.min():g}")
-    if values.size and not np.isfinite(4.0 * costs.n * max(np.abs(values).max(), set_values.max(initial=0.0))):
+    if not max(np.abs(values).max(initial=0.0), set_values.max(initial=0.0)) < np.finfo(float).max / (8 * costs.n + 8):
         raise ValueError("vertex_duals and blossom_duals must have sums in the range of floats")
     sets = [np.unique(np.asarray(members)) for members in blossoms]
     for given, members in zip(blossoms, sets, strict=True):

@@ -120,7 +120,7 @@ class CityCosts:
     def tour_edges(self, tour: ArrayLike) -> Float[np.ndarray, " cities"]:
         """Costs of the edges of a closed tour."""
         order = np.asarray(tour, dtype=np.int64)
-        return self.between(order, np.roll(order, -1))
+        return self.between(order, np.concatenate([order[1:], order[:1]]))
 
     def tour_cost(self, tour: ArrayLike) -> float:
         """Cost of a closed tour, correctly rounded, hence independent of where the tour starts."""
@@ -426,13 +426,15 @@ def without_diagonal(square: Any) -> Any:
     return array
 
 
-def check_range(costs: CityCosts) -> None:
+def check_range(costs: CityCosts, name: str = "cost") -> None:
     """Check that sums of costs, and squares of distances, neither overflow nor vanish.
 
     Parameters
     ----------
     costs : CityCosts
         Of all cities.
+    name : str, default="cost"
+        Name of the argument, for the message.
 
     Raises
     ------
@@ -455,14 +457,14 @@ def check_range(costs: CityCosts) -> None:
             spread = float(np.max(costs.points.max(axis=0) - costs.points.min(axis=0)))
             if not np.isfinite(np.float64(spread) ** 2 * headroom) or 0 < spread < _SMALLEST_SPREAD:
                 raise ValueError(
-                    f"cost must have distances with squares in the range of floats, got a spread of {spread:g}; "
+                    f"{name} must have distances with squares in the range of floats, got a spread of {spread:g}; "
                     "change the unit"
                 )
         else:
             largest = np.abs(costs.matrix).max(initial=0.0)
             if not np.isfinite(headroom * largest):
                 raise ValueError(
-                    f"cost must have sums in the range of floats, got entries of {largest:g}; change the unit"
+                    f"{name} must have sums in the range of floats, got entries of {largest:g}; change the unit"
                 )
 
 

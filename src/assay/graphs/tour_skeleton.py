@@ -32,6 +32,7 @@ __all__ = [
     "find_root",
     "minimum_spanning_tree",
     "odd_cities",
+    "unit_square",
 ]
 
 # Below this, the quadratic algorithm on points is faster than a triangulation.
@@ -251,6 +252,32 @@ def eulerian_tour(
     return _shortcut_to_first(costs.n, walk)
 
 
+def unit_square(points: Float[np.ndarray, "points 2"]) -> Float[np.ndarray, "points 2"]:
+    """Points moved to the origin and divided by a power of two, so that all are within 1 of it.
+
+    What Qhull makes of points depends on where they are and how large, because it multiplies coordinates.
+
+    Parameters
+    ----------
+    points : numpy.ndarray of shape (n, 2)
+        Points in the plane.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n, 2)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.graphs.tour_skeleton import unit_square
+    >>> unit_square(np.array([[1e9, 0.0], [1e9 + 4, 6.0]]))
+    array([[-0.5 , -0.75],
+           [ 0.5 ,  0.75]])
+    """
+    centred = points - (points.min(axis=0) / 2 + points.max(axis=0) / 2)
+    return np.ldexp(centred, -np.frexp(np.abs(centred).max())[1])
+
+
 @numba.njit(cache=True)
 def find_root(root, city):
     """Root of a city in a union-find forest, inside compiled kernels; halves the path."""
@@ -286,9 +313,8 @@ def _prim(points, matrix):
 def _tree_of_triangulation(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Spanning tree among the Delaunay edges, or None when the triangulation does not contain every city."""
     place, sample, which = np.unique(points, axis=0, return_index=True, return_inverse=True)
-    centred = place - (place.min(axis=0) / 2 + place.max(axis=0) / 2)
     try:
-        triangulation = scipy.spatial.Delaunay(centred)
+        triangulation = scipy.spatial.Delaunay(unit_square(place))
     except (scipy.spatial.QhullError, ValueError):  # all on a line, or too few different places
         return None
     if triangulation.coplanar.size:

@@ -310,37 +310,45 @@ def _smoothness_certificates(loss: LinearCoreLoss) -> tuple[Certificate, Certifi
     """Difference quotients of the margin loss against autograd, and its second differences."""
     tau, sigma = loss.tau, loss.sigma
     # One grid in units of the margin, and one in units of the tail, which may be much narrower or wider.
-    grids = [
-        np.linspace(-2.0 - tau, tau + 10.0 * sigma, 4001),
-        np.append(tau + sigma * np.linspace(-1.0, 10.0, 4001), tau),
-    ]
-    points = np.concatenate(grids)
+    wide, tail = np.linspace(-2.0 - tau, tau + 10.0 * sigma, 4001), tau + sigma * np.linspace(-1.0, 10.0, 4001)
+    points = np.concatenate([wide, tail, [tau]])
     size = np.abs(points) + tau + sigma
     # Where errors of curvature, which grow with the step, and of rounding, which fall with it, are alike. Multiples of
     # a power of two are equally spaced to the last bit.
     step = 2.0 ** np.floor(np.log2(np.sqrt(_EPSILON) * np.sqrt(size) * np.sqrt(sigma)))
-    centre = np.round(points / step) * step
-    tensor = torch.from_numpy(centre).requires_grad_(True)
-    (slope,) = torch.autograd.grad(linear_core(tensor, tau, sigma, loss.tail).sum(), tensor)
-    below, above = (linear_core(centre + shift, tau, sigma, loss.tail) for shift in (-step, step))
-    error = np.abs((above - below) / (2.0 * step) - slope.numpy())
-    # Central differences of a function whose slope has Lipschitz constant c are within c * step / 2, and slopes are in
-    # [-1, 0]: an error that may be large would say nothing.
-    bound = np.minimum(loss.tail.curvature / sigma * step + 8.0 * _EPSILON * size / step, 0.1)
+    # Steps of half a spacing leave no place where the slope could jump unseen.
+    shares = [
+        _slope_error(loss, np.round(points / step) * step, step),
+        _slope_error(loss, tail, np.full(tail.shape, 5.5 / 4000 * sigma)),
+    ]
     second = []
-    for grid in (grids[0], grids[1][:-1]):
+    for grid in (wide, tail):
         losses = linear_core(grid, tau, sigma, loss.tail)
         second.append(np.diff(losses, 2).min() / (losses.max() + np.abs(grid).max()))
     return (
         Certificate(
-            "greatest difference of slope and difference quotient of the margin loss, over what rounding explains",
-            float((error / bound).max()),
+            "greatest difference of slope and difference quotient of the margin loss, over what curvature and "
+            "rounding explain",
+            max(shares),
             1.0,
         ),
         Certificate(
             "least second difference of the margin loss, relative to its size", float(min(second)), -1e-12, ">="
         ),
     )
+
+
+def _slope_error(loss: LinearCoreLoss, points: np.ndarray, step: np.ndarray) -> float:
+    """Greatest difference of the differentiated loss and its difference quotients, as a share of what it may be."""
+    tensor = torch.from_numpy(points).requires_grad_(True)
+    (slope,) = torch.autograd.grad(linear_core(tensor, loss.tau, loss.sigma, loss.tail).sum(), tensor)
+    below, above = (linear_core(points + shift, loss.tau, loss.sigma, loss.tail) for shift in (-step, step))
+    error = np.abs((above - below) / (2.0 * step) - slope.numpy())
+    # Central differences of a function whose slope has Lipschitz constant c are within c * step / 2, and slopes are in
+    # [-1, 0]: an error that may be large would say nothing.
+    rounding = 8.0 * _EPSILON * (np.abs(points) + loss.tau + loss.sigma) / step
+    bound = np.minimum(loss.tail.curvature / loss.sigma * step + rounding, 0.1)
+    return float((error / bound).max())
 
 
 def _pairwise_ratio_near_ties(loss: LinearCoreLoss) -> float:

@@ -7,6 +7,7 @@ of ``w`` there is one block of columns for each of the ``2 w + 1`` places where 
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from jaxtyping import Int
 
 from assay.validation import as_float_array
 
-__all__ = ["SequenceFeatures"]
+__all__ = ["SequenceFeatures", "without_tensors"]
 
 
 class SequenceFeatures:
@@ -153,8 +154,7 @@ class SequenceFeatures:
             self._complain("features", unknown)
         shape = (len(pointers) - 1, self.n_columns)
         rows = sp.csr_array((np.array(values, dtype=float), np.array(indices, dtype=np.int64), pointers), shape=shape)
-        rows.sort_indices()
-        return rows
+        return _canonical(rows)
 
     def _complain(self, what: str, unknown: list[tuple[int, Hashable]]) -> None:
         if unknown and self.handle_unknown == "error":
@@ -172,24 +172,33 @@ class SequenceFeatures:
             if matrix.shape[1] != self.n_columns:
                 raise ValueError(f"X[{index}] must have {self.n_columns} columns, got {matrix.shape[1]}")
             matrices.append(matrix)
-        rows = sp.csr_array(sp.vstack(matrices, format="csr"))
-        rows.sort_indices()
+        rows = _canonical(sp.csr_array(sp.vstack(matrices, format="csr"), copy=True))
         return rows, np.array([matrix.shape[0] for matrix in matrices])
+
+
+def _canonical(rows: sp.csr_array) -> sp.csr_array:
+    """The same rows, changed in place, so that equal ones are stored alike."""
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    rows.data += 0.0  # there is a negative zero too
+    return rows
 
 
 def _as_sequences(sequences: Any) -> list[Any]:
     """The argument ``X`` as a list of sequences, none of them empty."""
     if isinstance(sequences, str | bytes | Mapping) or sp.issparse(sequences) or not hasattr(sequences, "__len__"):
         raise TypeError(f"X must be a list of sequences, got {type(sequences).__name__}")
+    if hasattr(sequences, "columns"):  # iterating over a data frame gives the names of its columns
+        raise TypeError("X must be a list of sequences; one data frame is one sequence, pass [X]")
+    sequences = without_tensors(sequences)
     if getattr(sequences, "ndim", 3) == 2 and sequences.dtype.kind == "f":
         raise TypeError("X must be a list of sequences; one matrix of features is one sequence, pass [X]")
     if len(sequences) == 0:
         raise ValueError("X must have at least one sequence, got none")
-    checked = list(sequences)
+    checked = [without_tensors(sequence) for sequence in sequences]
     for index, sequence in enumerate(checked):
-        if isinstance(sequence, Mapping | set | frozenset) or not (
-            hasattr(sequence, "__len__") or sp.issparse(sequence)
-        ):
+        sized = hasattr(sequence, "__len__") and not isinstance(sequence, Mapping | set | frozenset)
+        if not (sp.issparse(sequence) or (sized and getattr(sequence, "ndim", 1) > 0)):
             raise TypeError(f"X[{index}] must be a sequence of tokens, dicts or feature rows, got {sequence!r:.60}")
         if (sequence.shape[0] if sp.issparse(sequence) else len(sequence)) == 0:
             raise ValueError(f"X[{index}] must have at least one position, got an empty sequence")
@@ -206,7 +215,7 @@ def _kind(sequence: Any, index: int) -> str:
     first = sequence[0]
     if isinstance(first, Mapping):
         return "dicts"
-    if isinstance(first, list | np.ndarray) or type(first).__name__ == "Tensor":
+    if isinstance(first, list | np.ndarray) or hasattr(first, "detach"):
         return "matrix"
     return "tokens"
 
@@ -214,9 +223,9 @@ def _kind(sequence: Any, index: int) -> str:
 def _as_token(token: Any, index: int) -> Hashable:
     if isinstance(token, np.generic):
         token = token.item()
-    if isinstance(token, float):
+    if isinstance(token, float) or (isinstance(token, tuple) and any(isinstance(part, float) for part in token)):
         raise TypeError(
-            f"X[{index}] must have hashable tokens that compare exactly, got the float {token!r}; "
+            f"X[{index}] must have hashable tokens that compare exactly, got a float in {token!r:.60}; "
             "numeric features are passed as a matrix with one row per position"
         )
     if not isinstance(token, Hashable):
@@ -230,19 +239,47 @@ def _named_values(position: Any, index: int) -> dict[str, float]:
         raise TypeError(f"X[{index}] must have a dict at every position, got {type(position).__name__}")
     named: dict[str, float] = {}
     for name, value in position.items():
-        if isinstance(value, str):
-            named[f"{name}={value}"] = 1.0
-        elif isinstance(value, numbers.Real | np.bool_) and np.isfinite(value):
-            named[str(name)] = float(value)
-        else:
-            raise TypeError(f"X[{index}] must have features that are words or finite numbers, got {name!r}: {value!r}")
+        key, number = (f"{name}={value}", 1.0) if isinstance(value, str) else (str(name), _finite(value))
+        if number is None:
+            raise TypeError(
+                f"X[{index}] must have features that are words or finite numbers, got {name!r}: {value!r:.60}"
+            )
+        if key in named:
+            raise ValueError(f"X[{index}] must have features of different names, got {key!r} twice at one position")
+        named[key] = number
     return named
+
+
+def _finite(value: Any) -> float | None:
+    """The value as a float; None if it is not a finite real number."""
+    if not isinstance(value, numbers.Real | np.bool_):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def without_tensors(sequence: Any) -> Any:
+    """A tensor, or a list of tensors that are single numbers, with numbers in their place; anything else as it is.
+
+    Tensors are hashable by what object they are, so that no two would be the same token or tag.
+    """
+    if hasattr(sequence, "detach"):
+        tensor = sequence.detach().cpu()
+        # numpy has no bfloat16.
+        return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+    if isinstance(sequence, list | tuple) and any(hasattr(item, "detach") and item.ndim == 0 for item in sequence):
+        return [item.item() if hasattr(item, "detach") and item.ndim == 0 else item for item in sequence]
+    return sequence
 
 
 def _as_matrix(sequence: Any, index: int) -> sp.csr_array:
     name = f"X[{index}]"
     if not sp.issparse(sequence):
-        return sp.csr_array(as_float_array(sequence, name, ndim=2))
+        rows = [without_tensors(row) for row in sequence] if isinstance(sequence, list) else sequence
+        return sp.csr_array(as_float_array(rows, name, ndim=2))
     matrix = sp.csr_array(sequence)
     values = as_float_array(matrix.data, name, ndim=1, allow_empty=True)
     return sp.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)

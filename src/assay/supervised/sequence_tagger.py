@@ -3,14 +3,15 @@ r"""Tag sequences with a linear model trained on the position-wise linear-core l
 Given the features ``x`` of a position and the true tag before it, the tags score ``x W + A[previous] + b``. That is a
 multi-class linear model whose features are those of the position, an indicator of the tag before, and a constant. The
 loss is convex and smooth, so L-BFGS solves the training problem to a duality gap that the estimator reports. With
-hundreds of tags one would rather look at a few: stochastic steps on sampled wrong tags cost the same whatever their
-number. New sequences are tagged by their best path, with Viterbi.
+hundreds of tags one would rather look at a few: stochastic steps on sampled wrong tags take as many operations whatever
+their number. New sequences are tagged by their best path, with Viterbi.
 """
 
 from __future__ import annotations
 
 import numbers
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from assay.certificate import Certificate
 from assay.supervised.best_path import viterbi
 from assay.supervised.linear_core import LinearCoreTail, resolve_tail
 from assay.supervised.sampled_descent import SAMPLED_TAILS
-from assay.supervised.sequence_features import SequenceFeatures
+from assay.supervised.sequence_features import SequenceFeatures, without_tensors
 from assay.supervised.sequence_training import TaggingProblem, training_rows
 from assay.validation import as_generator, check_choice, check_integer, check_real
 
@@ -62,8 +63,8 @@ class SequenceTagger(BaseEstimator):
         What to do in ``predict`` with tokens and named features that were not seen in ``fit``: raise an error, or
         treat them as rare ones (without a feature, if there were none).
     solver : {"lbfgs", "sgd"}, default="lbfgs"
-        All tags at every step, to a small duality gap; or stochastic steps on sampled wrong tags, whose cost does not
-        grow with the number of tags.
+        All tags at every step, to a small duality gap; or stochastic steps on sampled wrong tags, whose operations do
+        not grow in number with the tags (their time does once the coefficients outgrow the cache).
     n_samples : int, default=8
         ``"sgd"``: wrong tags drawn per position.
     learning_rate : float, default=1.0
@@ -108,7 +109,7 @@ class SequenceTagger(BaseEstimator):
 
     The loss wants the scores of all wrong tags below ``-tau`` at once, which a linear model of few features cannot
     always give. Features that name what is around a position (a window, or dicts of word and neighbours) bring the
-    accuracy close to that of a structured SVM; with hundreds of tags that one still learns more from the same data.
+    accuracy close to that of a structured SVM; with a hundred tags that one still learns more from the same data.
 
     The bound is for predictions from the true tag before. With transitions, tagging replaces it by a predicted one.
 
@@ -184,9 +185,10 @@ class SequenceTagger(BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            If there is no sequence, one is empty, lengths differ, kinds are mixed, or a parameter is out of range.
+            If there is no sequence, one is empty, lengths differ, kinds are mixed, a parameter is out of range, or the
+            coefficients diverge.
         """
-        max_iter = self._check_parameters()
+        max_iter, generator = self._check_parameters(), as_generator(self._seed(), "random_state")
         self.features_ = SequenceFeatures(self.window, self.min_frequency, self.handle_unknown).fit(X)
         rows, lengths = self.features_.transform(X)
         tags = _flat_tags(y, lengths)
@@ -203,17 +205,19 @@ class SequenceTagger(BaseEstimator):
             alpha=self.alpha,
             tau=self.tau,
             sigma=self.sigma,
-            tail=self.tail,
+            tail=resolve_tail(self.tail),
             scale=float(self.score_scale or np.sqrt(len(self.classes_))),
         )
         if self.solver == "lbfgs":
             coefficients, self.history_ = problem.solve(max_iter, self.tol)
             self.n_iter_ = len(self.history_["iteration"])
         else:
-            coefficients = problem.descend(
-                max_iter, self.n_samples, self.learning_rate, as_generator(self._seed(), "random_state")
-            )
+            coefficients = problem.descend(max_iter, self.n_samples, self.learning_rate, generator)
             self.history_, self.n_iter_ = {}, max_iter
+            if not np.abs(coefficients).max() < 1e150:
+                raise ValueError(
+                    f"learning_rate must be smaller, the coefficients diverged with {self.learning_rate:g}"
+                )
         self._store(coefficients, rows.shape[1])
         self._certify(problem)
         if not self.certificates_[0].holds:
@@ -307,8 +311,10 @@ class SequenceTagger(BaseEstimator):
         check_real(self.tol, "tol", above=0)
         if not isinstance(self.use_transitions, bool | np.bool_):
             raise TypeError(f"use_transitions must be True or False, got {self.use_transitions!r}")
-        if self.solver == "sgd" and self.tail not in SAMPLED_TAILS:
-            raise ValueError(f"tail must be one of {SAMPLED_TAILS} with solver='sgd', got {curve.name!r}")
+        if self.solver == "sgd" and not any(curve is resolve_tail(name) for name in SAMPLED_TAILS):
+            raise ValueError(
+                f"tail must be one of {SAMPLED_TAILS} with solver='sgd', got the tail {curve.name!r} of your own"
+            )
         if self.max_iter is None:
             return 1000 if self.solver == "lbfgs" else 20
         return check_integer(self.max_iter, "max_iter", minimum=1)
@@ -333,7 +339,12 @@ class SequenceTagger(BaseEstimator):
         teacher_forced = "teacher-forced " if self.use_transitions else ""
         note = "; tagging by the best path replaces the true tag before, which is not covered" * self.use_transitions
         self.certificates_ = (
-            Certificate("duality gap of the training problem", self.gap_, self.tol * self.objective_),
+            # Infinity is not within infinity of anything.
+            Certificate(
+                "duality gap of the training problem",
+                self.gap_,
+                self.tol * self.objective_ if np.isfinite(self.gap_) else np.nan,
+            ),
             Certificate(
                 f"excess {teacher_forced}training error over the best function of the features, "
                 f"at most 1/tau times the excess surrogate risk{note}",
@@ -355,13 +366,14 @@ class SequenceTagger(BaseEstimator):
 
 def _flat_tags(y: Any, lengths: Int[np.ndarray, " sequences"]) -> list[Any]:
     """The tags of all positions in one list."""
-    if isinstance(y, str | bytes) or not hasattr(y, "__len__"):
+    if isinstance(y, str | bytes | Mapping) or not hasattr(y, "__len__") or hasattr(y, "columns"):
         raise TypeError(f"y must be a list of sequences of tags, got {type(y).__name__}")
     if len(y) != len(lengths):
         raise ValueError(f"y must have one sequence of tags per sequence of X, {len(lengths)}, got {len(y)}")
     tags: list[Any] = []
-    for index, sequence in enumerate(y):
-        if not hasattr(sequence, "__len__"):
+    for index, given in enumerate(without_tensors(y)):
+        sequence = without_tensors(given)
+        if not hasattr(sequence, "__len__") or isinstance(sequence, Mapping | set | frozenset):
             raise TypeError(f"y[{index}] must be a sequence of tags, got {sequence!r:.60}")
         if len(sequence) != lengths[index]:
             raise ValueError(f"y[{index}] must have one tag per position, {lengths[index]}, got {len(sequence)}")

@@ -114,12 +114,21 @@ class TaggingProblem:
         tail: str | LinearCoreTail,
         scale: float,
     ) -> None:
+        tail = resolve_tail(tail)
         self.design = design
         self.target = target
         self.n_tags = n_tags
         self.alpha = alpha
         self.shape_of_loss = (tau, sigma, tail)
         self.scale = scale
+        with np.errstate(over="ignore"):
+            squares = np.asarray(design.multiply(design).mean(axis=0)).reshape(-1, 1)
+            self.curvature = np.square(np.float64(scale)) * (tail.curvature / sigma) * squares
+        if not np.isfinite(self.curvature).all():
+            raise ValueError(
+                f"X and score_scale must be so small that the curvature of the loss is finite, got features up to "
+                f"{abs(design).max():g} and a scale of {scale:g}"
+            )
 
     def loss_and_gradient(
         self, coefficients: Float[np.ndarray, "features tags"]
@@ -142,15 +151,14 @@ class TaggingProblem:
     def objective_and_gap(self, coefficients: Float[np.ndarray, "features tags"]) -> tuple[float, float]:
         """Value of the problem, and how far at most it is from the least one."""
         loss, gradient = self.loss_and_gradient(coefficients)
-        return self._objective(loss, coefficients), self._gap(gradient, coefficients)
+        with np.errstate(over="ignore"):
+            return self._objective(loss, coefficients), self._gap(gradient, coefficients)
 
     def solve(self, max_iter: int, tol: float) -> tuple[Float[np.ndarray, "features tags"], dict[str, np.ndarray]]:
         """Minimise by L-BFGS until the gap is ``tol`` times the objective; the coefficients and the history."""
         # Columns differ in frequency by orders of magnitude. Scaled by their share of the curvature (a tenth of its
         # largest value, since few scores are in the curved part) the problem takes a tenth of the iterations.
-        _, sigma, tail = self.shape_of_loss
-        squares = np.asarray(self.design.multiply(self.design).mean(axis=0)).reshape(-1, 1)
-        unit = 1.0 / np.sqrt(self.alpha + 0.1 * resolve_tail(tail).curvature * self.scale**2 / sigma * squares)
+        unit = 1.0 / np.sqrt(self.alpha + 0.1 * self.curvature)
         shape = (self.design.shape[1], self.n_tags)
         recorded: list[tuple[float, float]] = []
         latest = (np.inf, np.inf)
@@ -168,9 +176,13 @@ class TaggingProblem:
             if latest[1] <= 0.99 * tol * latest[0]:
                 raise StopIteration
 
+        start = np.zeros(shape[0] * shape[1])
+        objective(start)
+        if latest[1] <= 0.99 * tol * latest[0]:  # a gradient that is hardly there would send L-BFGS far away
+            return start.reshape(shape), {"iteration": np.arange(0), "objective": np.empty(0), "gap": np.empty(0)}
         answer = scipy.optimize.minimize(
             objective,
-            np.zeros(shape[0] * shape[1]),
+            start,
             jac=True,
             method="L-BFGS-B",
             callback=stop_at_the_gap,
@@ -193,7 +205,7 @@ class TaggingProblem:
             n_samples=n_samples,
             tau=tau,
             sigma=sigma,
-            tail=tail,
+            tail=tail.name,
         )
         scaled = sp.csr_array(
             (self.scale * self.design.data, self.design.indices, self.design.indptr), shape=self.design.shape

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from assay.supervised.best_path import viterbi
-from assay.supervised.linear_core import LinearCoreTail, linear_core, resolve_tail
+from assay.supervised.linear_core import LinearCoreTail, check_range, linear_core, resolve_tail
 from assay.validation import as_float_array, check_choice, check_integer, check_real
 
 __all__ = ["StructuredLinearCore"]
@@ -228,7 +228,7 @@ class StructuredLinearCore(nn.Module):
 
     def _position_scores(self, chain: Chain, labels: Tensor | None) -> tuple[Tensor, Tensor]:
         transitions, linked = chain.transitions, chain.linked[..., None]
-        centre = chain.unary.mean(dim=2) + transitions.mean(dim=1)[chain.previous] * chain.linked
+        centre = _mean(chain.unary, 2) + _mean(transitions, 1)[chain.previous] * chain.linked
         if labels is None:
             scores = chain.unary + transitions[chain.previous] * linked
             every = torch.arange(self.n_labels, device=chain.target.device).expand(*chain.target.shape, -1)
@@ -243,8 +243,8 @@ class StructuredLinearCore(nn.Module):
         present, linked = chain.present[..., None], chain.linked[:, 1:, None]
         picked = (chain.unary.gather(2, labels) * present).sum(dim=1)
         joined = (_pairs(chain.transitions, labels[:, :-1], labels[:, 1:]) * linked).sum(dim=1)
-        centre = (chain.unary.mean(dim=2) * chain.present).sum(dim=1)
-        centre = centre + chain.linked.sum(dim=1) * chain.transitions.mean()
+        centre = (_mean(chain.unary, 2) * chain.present).sum(dim=1)
+        centre = centre + chain.linked.sum(dim=1) * _mean(chain.transitions, (0, 1))
         costs = self._costs(chain, labels).sum(dim=1) / chain.present.sum(dim=1, keepdim=True)
         return picked + joined - centre[:, None], costs / labels.shape[2]
 
@@ -295,6 +295,7 @@ class StructuredLinearCore(nn.Module):
         if mask is not None:
             unary = unary.masked_fill(~present[..., None], 0.0)  # padding may hold anything, nan included
         precision = torch.float32 if unary.dtype in (torch.float16, torch.bfloat16) else unary.dtype
+        check_range(precision, tau=self.tau, sigma=self.sigma, score_scale=self.score_scale)
         if transitions is None:
             transitions = unary.new_zeros(self.n_labels, self.n_labels)
         linked = torch.zeros_like(present)
@@ -314,6 +315,12 @@ def _as_cost(cost: Any, n_labels: int) -> Float[Tensor, "labels labels"] | None:
     if costs.min() < 0 or costs.max() > 1 or costs.diagonal().any():
         raise ValueError("cost must have entries in [0, 1] and zeros on its diagonal")
     return torch.tensor(costs)
+
+
+def _mean(scores: Tensor, dims: int | tuple[int, ...]) -> Tensor:
+    """Mean over some axes; unlike that of torch, its gradient does not divide every entry of a full-sized tensor."""
+    total = scores.sum(dim=dims)
+    return total * (total.numel() / scores.numel())
 
 
 def _pairs(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class NetworkSimplex:
     ...     rows, columns, mass, phi, psi = simplex.solve(cost)
     ...     print(cost[rows, columns] @ mass)
     1.5
-    0.875
+    1.0
     """
 
     def __init__(self, p: Float[np.ndarray, " rows"], q: Float[np.ndarray, " columns"]):

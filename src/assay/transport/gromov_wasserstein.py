@@ -150,8 +150,8 @@ def lobcd_gw(
     init : {"degree", "uniform", "best"} or array_like of shape (n, m), default="degree"
         Where to start: a plan that pairs points of similar row sums; the product ``p q'``; five starts (these two
         and three random plans), of which the lowest end is kept; or a coupling of yours. Row sums say nothing on a
-        regular graph: use ``"best"`` there. A start with zeros is mixed with 0.001 of ``p q'``, since mirror steps
-        cannot leave a zero.
+        regular graph and little on a small world: use ``"best"`` or ``"uniform"`` there. A start with zeros is mixed
+        with 0.001 of ``p q'``, since mirror steps cannot leave a zero.
     rho : float, default=0.02
         Temperature of a mirror step, relative to the range of the gradient.
     warm : int, default=5

@@ -115,7 +115,7 @@ def circulate(
     >>> from assay.transport.gw_circulations import circulate
     >>> from assay.transport.gw_products import Sandwich
     >>> path, w = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), np.full(3, 1 / 3)
-    >>> sandwich, X = Sandwich.of(path, path), np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]) / 6
+    >>> sandwich, X = Sandwich.of(path, path), np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]) / 6
     >>> circulate(sandwich, X, sandwich.product(X), sp.csr_array(np.eye(3) / 3), w, w).decrease > 0
     True
     """
@@ -170,7 +170,7 @@ def exchange(sandwich: Sandwich, plan: Any, product: Any, scale: float) -> Circu
     for pair in zip(*_worthwhile_exchanges(sandwich, scores, partner, weight, least), strict=True):
         # A point that has moved has new partners, and what the others would gain has changed a little: ask again.
         if used.isdisjoint(pair):
-            rows = np.array(pair)
+            rows = np.array(pair, dtype=np.int64)
             step = _follow(sandwich, plan, product, rows, partner[rows], swap)
             total += step
             if step.decrease > 0.0:

@@ -34,7 +34,7 @@ __all__ = ["Finish", "vertex_finish"]
 _LOWER = 1e-14
 
 # Steps towards vertices; when they have not arrived by then they zigzag, and steps between vertices follow.
-_SEGMENTS = 20
+_SEGMENTS = 10
 
 # A block is solved to this share of the gap of the whole plan: more would be lost again in the next one.
 _COARSE = 0.1

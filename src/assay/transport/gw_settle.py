@@ -23,7 +23,7 @@ from assay.transport.gw_products import Sandwich
 __all__ = ["settle_block"]
 
 # Steps in a block before the whole plan is looked at again.
-_MOST_STEPS = 200
+_MOST_STEPS = 60
 
 # A block is small when its two products take no more multiply-adds than this for every entry of the whole plan: about
 # what a step on the whole plan costs.

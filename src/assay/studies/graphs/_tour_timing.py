@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from assay.lab import Measurement, interleave
 from assay.studies.graphs._tour_instances import tour_cost
+
+TWO_OPT_SIZES = (100, 200, 500)
 
 
 def time_against_networkx(measurement: Measurement, problem: dict[str, Any], few: int) -> None:
@@ -70,19 +73,20 @@ def time_two_opt(measurement: Measurement) -> None:
     """The compiled search with neighbour lists against the textbook loop over all pairs."""
     from assay.graphs.local_search import two_opt
 
-    points = np.random.default_rng(500).random((500, 2)) * 1000
-    distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=2))
-    start = np.argsort(points[:, 0])
-    two_opt(points, start)  # compiles
-    timings = interleave(
-        {"Python": lambda: two_opt(points, start, method="plain"), "compiled": lambda: two_opt(points, start)},
-        repeats=3,
-        warmup=0,
-        budget=2.0,
-    )
-    ratio = timings.ratio("Python", "compiled")
-    measurement.add("speedup", ratio.median, case="500 cities")
-    measurement.add("speedup_lower", ratio.lower, case="500 cities")
-    measurement.add("speedup_upper", ratio.upper, case="500 cities")
-    costs = {name: tour_cost(distances, tour) for name, tour in timings.answers.items()}
-    measurement.add("cost_over_compiled", costs["Python"] / costs["compiled"], case="500 cities")
+    for n in TWO_OPT_SIZES:
+        points = np.random.default_rng(n).random((n, 2)) * 1000
+        distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=2))
+        start = np.argsort(points[:, 0])
+        two_opt(points, start)  # compiles
+        functions = {
+            "Python": functools.partial(two_opt, points, start, method="plain"),
+            "compiled": functools.partial(two_opt, points, start),
+        }
+        timings = interleave(functions, repeats=25, warmup=0, budget=1.5)
+        ratio = timings.ratio("Python", "compiled")
+        name = f"{n} cities"
+        measurement.add("speedup", ratio.median, case=name)
+        measurement.add("speedup_lower", ratio.lower, case=name)
+        measurement.add("speedup_upper", ratio.upper, case=name)
+        costs = {which: tour_cost(distances, tour) for which, tour in timings.answers.items()}
+        measurement.add("cost_over_compiled", costs["Python"] / costs["compiled"], case=name)

@@ -87,21 +87,26 @@ def measure_memory(measurement: Measurement, n: int) -> None:
 
 
 _ALIGN_LARGE = """
-import json, resource, sys, time
+import json, pathlib, resource, sys, time
 import numpy as np
 from assay.studies.transport._gw_instances import alignment_cases
 from assay.transport.gromov_wasserstein import lobcd_gw
 
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+def resident():
+    statm = pathlib.Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else peak()
+
 n = int(sys.argv[1])
 small, case = alignment_cases([("ba", 300, 0.2), ("ba", n, 0.2)], 20, np.random.default_rng(0))[:2]
 lobcd_gw(small.first, small.second)  # compiles
-unit = 1 if sys.platform == "darwin" else 1024
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-started = time.process_time()
+before, started = resident(), time.process_time()
 result = lobcd_gw(case.first, case.second)
 print(json.dumps({
     "seconds": time.process_time() - started,
-    "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before,
+    "bytes": peak() - before,
     "correctness": float((result.mapping == case.truth).mean()),
     "violation": result.feasibility,
 }))

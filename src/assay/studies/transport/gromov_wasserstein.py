@@ -22,6 +22,7 @@ UNFINISHED = "no finish"
 THRESHOLD = "threshold selection"
 DENSE = "dense products"
 VERTEX = "vertex steps only"
+UNIFORM = "uniform start"
 CG = "POT conditional gradient"
 CG_EXACT = "POT conditional gradient, 1e7 pivots"
 CG_UNIFORM = "POT conditional gradient, uniform start"
@@ -36,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     THRESHOLD: {"select": "threshold"},
     DENSE: {"products": "dense"},
     VERTEX: {"solver": "vertex"},
+    UNIFORM: {"init": "uniform"},
 }
 
 # The regularisation of an incumbent is the best of these, hindsight included.
@@ -88,6 +90,9 @@ class GromovWassersteinStudy(Study):
         ),
         Contender(DENSE, "ablation", "the same with matrix products of BLAS"),
         Contender(VERTEX, "ablation", "one mirror step, then conditional gradient with sparse products"),
+        Contender(
+            UNIFORM, "ablation", "from the product of the marginals, where conditional gradient starts by default"
+        ),
         Contender(CG, "incumbent", "gromov_wasserstein, from the degree start", library="POT"),
         Contender(CG_EXACT, "incumbent", "the same with numItermaxEmd=1e7 (n >= 1000 when full)", library="POT"),
         Contender(CG_UNIFORM, "incumbent", "gromov_wasserstein with its defaults", library="POT"),
@@ -469,7 +474,7 @@ class GromovWassersteinStudy(Study):
     ) -> None:
         options = OPTIONS[contender]
         _solve(problem.alignments[-2])  # compiles, before anything is timed
-        transfers = problem.transfers if contender in (OURS, UNFINISHED) else []
+        transfers = problem.transfers if contender in (OURS, UNFINISHED, UNIFORM) else []
         for case in problem.alignments + [transfer.case for transfer in transfers]:
             if contender == DENSE and (case.name.startswith("cloud") or case.size > 1000):
                 continue
