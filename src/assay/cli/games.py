@@ -30,6 +30,7 @@ def solve(
     ],
     method: Annotated[str, typer.Option("--method", help="hpssn, pssn, ssn or prm+.")] = "hpssn",
     tol: Annotated[float, typer.Option("--tol", help="Duality gap to reach, in units of the payoffs.")] = 1e-10,
+    rtol: Annotated[bool, typer.Option("--rtol", help="Let --tol be relative to the largest payoff.")] = False,
     max_iter: Annotated[int, typer.Option("--max-iter", help="First-order iterations at most.")] = 100_000,
     as_json: JsonOption = False,
     out_file: OutOption = None,
@@ -41,14 +42,14 @@ def solve(
 
     game = read_game(payoff)
     with waiting(f"solving {payoff.name}, {game.shape[0]} x {game.shape[1]}", quiet):
-        result = solve_matrix_game(game, method=method, tol=tol, max_iter=max_iter)
+        result = solve_matrix_game(game, method=method, tol=tol, rtol=rtol, max_iter=max_iter)
     summary = {
         "game": f"{payoff.name}, {game.shape[0]} x {game.shape[1]}",
         "value": f"{result.value:.12g}",
         "duality gap": f"{result.gap:.3g}",
         "row strategy": _strategy(result.x),
         "column strategy": _strategy(result.y),
-        "iterations": f"{result.n_prm} first-order, {result.n_newton} Newton",
+        "iterations": f"{result.n_prm} first-order, {result.n_newton} Newton, {result.n_interior} interior-point",
     }
     present(summary, result, result.certificates, as_json=as_json, out_file=out_file)
 
