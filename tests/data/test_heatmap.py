@@ -62,10 +62,13 @@ def test_no_edges(tmp_path):
         ("0,-1,0.5\n", "cities must be from 0 to 0, got -1 to 0"),
         ("0,1,0.5\n0,1,0.6\n", "an edge is listed twice"),
         ("0,99999999999,0.5\n", "cities must be from 0 to 9999999, got"),
+        ("0,99999999999999999999,0.5\n", "line 1 must be"),  # more than 64 bits
+        ("1_0,1,0.5\n", "line 1 must be"),  # ten, to Python
+        ("0,1,0.5\n\udcff,1,1\n", "line 2 must be"),  # not UTF-8
     ],
 )
 def test_broken_csv(tmp_path, text, message):
-    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=message) as caught:
         read_heatmap(tmp_path / "a.csv")
     assert str(tmp_path / "a.csv") in str(caught.value)
@@ -84,6 +87,8 @@ def test_cities_beyond_n(tmp_path):
         ({"p": MATRIX, "i": [0]}, r"both i and j beside p, got \['i', 'p'\]"),
         ({"p": [0.5], "i": [0.0], "j": [1.0]}, "i and j must be integers, got float64"),
         ({"p": [0.5, 1], "i": [0], "j": [1]}, "equally long"),
+        ({"p": [0.5], "i": [0], "j": [1], "n": 4.0}, r"n must be a positive integer, got array\(4.\)"),
+        ({"p": [0.5], "i": [0], "j": [1], "n": [4]}, r"n must be a positive integer, got array\(\[4\]\)"),
         ({"p": np.zeros((2, 3))}, r"must be square, got shape \(2, 3\)"),
         ({"p": np.array([[0, None], [1, 2]])}, "got objects, which are not read"),
         ({"p": np.array([["a", "b"], ["c", "d"]])}, "real numbers"),
@@ -119,3 +124,32 @@ def test_a_header_that_announces_too_much_is_refused_before_reading(tmp_path):
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
     with pytest.raises(ValueError, match=r"an array of shape \(1000000, 1000000\) is too large"):
         read_heatmap(tmp_path / "a.npy")
+
+
+def test_diagonal_of_a_matrix_is_set_to_zero(tmp_path):
+    np.save(tmp_path / "a.npy", MATRIX + np.diag([np.nan, np.inf, 7.0]))
+    np.testing.assert_array_equal(read_heatmap(tmp_path / "a.npy"), MATRIX)
+    np.savez(tmp_path / "a.npz", p=np.eye(3, dtype=bool))
+    assert not read_heatmap(tmp_path / "a.npz").any()
+
+
+def test_broken_arrays_name_their_file(tmp_path):
+    np.save(tmp_path / "a.npy", MATRIX)
+    whole = (tmp_path / "a.npy").read_bytes()
+    for damaged in (whole[:-20], whole[:20], b"", b"no array", whole.replace(b"(3, 3)", b"(3, 3 ")):
+        (tmp_path / "b.npy").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"b\.npy: not an array of numpy"):
+            read_heatmap(tmp_path / "b.npy")
+    np.savez_compressed(tmp_path / "a.npz", p=MATRIX)
+    messages = []
+    packed = bytearray((tmp_path / "a.npz").read_bytes())
+    for position in range(4, len(packed) - 1, 3):
+        damaged = packed.copy()
+        damaged[position] ^= 0xFF
+        (tmp_path / "b.npz").write_bytes(damaged)
+        try:
+            read_heatmap(tmp_path / "b.npz")
+        except ValueError as error:
+            messages.append(str(error))
+    assert len(messages) > 5
+    assert all("b.npz" in message for message in messages)

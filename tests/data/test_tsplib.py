@@ -6,7 +6,7 @@ import elkai
 import numpy as np
 import pytest
 
-from assay.data.tsplib import load_tsplib, read_tsplib
+from assay.data.tsplib import TSPInstance, load_tsplib, read_tsplib
 
 # burma14 of TSPLIB: degrees.minutes, optimum 3323.
 BURMA = """16.47 96.10 16.47 94.44 20.09 92.54 22.39 93.37 25.23 97.24 22.00 96.05 20.47 97.02 17.20 96.29
@@ -180,3 +180,36 @@ def test_missing_file(tmp_path):
 def test_radius_of_the_sphere(tmp_path):
     quarter = read_tsplib(planar_file(tmp_path / "a.tsp", "GEO", "0 0 0 90 90 0"))
     assert quarter.distances()[0, 1] == math.floor(6378.388 * math.pi / 2 + 1)
+
+
+def test_repeated_comments_are_comments_and_repeated_keys_must_agree(tmp_path):
+    lines = "COMMENT: one\nCOMMENT: two\nTYPE: TSP\nDIMENSION: 3\nDIMENSION: {}\nEDGE_WEIGHT_TYPE: EUC_2D\n"
+    points = "NODE_COORD_SECTION\n1 0 0\n2 3 0\n3 0 4\nEOF\n"
+    path = tmp_path / "a.tsp"
+    path.write_text(lines.format(3) + points)
+    assert read_tsplib(path).n == 3
+    path.write_text(lines.format(4) + points)
+    with pytest.raises(ValueError, match="DIMENSION is given twice, as '3' and as '4'"):
+        read_tsplib(path)
+    path.write_text(lines.format(3) + points.replace("0 4", "0 1e200"))
+    with pytest.raises(ValueError, match="coords must have distances with squares in the range of floats"):
+        read_tsplib(path).distances()
+    path.write_text(lines.format(3) + points)
+    assert read_tsplib(path, optimal=12).optimal == 12.0
+    for wrong in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="optimal must be"):
+            read_tsplib(path, optimal=wrong)
+
+
+def test_instances_made_by_hand_are_of_a_known_kind():
+    square = np.zeros((3, 3))
+    assert TSPInstance("a", None, "EXPLICIT", explicit=square).n == 3
+    with pytest.raises(ValueError, match="kind must be one of 'EUC_2D'"):
+        TSPInstance("a", np.zeros((3, 2)), "MAN_2D")
+    for coords, kind, explicit in (
+        (None, "EUC_2D", None),
+        (None, "EUC_2D", square),
+        (np.zeros((3, 2)), "EXPLICIT", None),
+    ):
+        with pytest.raises(ValueError, match="the kind EXPLICIT must come with explicit"):
+            TSPInstance("a", coords, kind, explicit=explicit)

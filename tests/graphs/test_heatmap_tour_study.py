@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from assay.lab import Measurement
+from assay.studies.graphs import _tour_timing
 from assay.studies.graphs import heatmap_tour as study_module
 from assay.studies.graphs._tour_instances import NOISE, make_problem, noisy_heatmap, random_instance
 from assay.studies.graphs._tour_timing import _networkx_decode
@@ -115,3 +117,26 @@ def test_demonstration(study):
     certificates = study.demonstrate()
     assert len(certificates) == 3
     assert all(certificate.holds for certificate in certificates)
+
+
+def test_claims_are_worded_as_promised():
+    claims = {claim.id: claim for claim in study_module.HeatmapTourStudy.claims}
+    for noise, margin in ((0.1, -0.084), (0.2, -0.136), (0.4, -0.277)):
+        better, by_a_margin = claims[f"C4-{noise}"], claims[f"C4m-{noise}"]
+        assert (better.number, by_a_margin.number, by_a_margin.source) == (0.0, margin, "prototype")
+        assert better.case == by_a_margin.case == f"berlin52 fractional q={noise}*"
+        assert better.reduce == by_a_margin.reduce == "mean"
+    # Strictly below: 0 itself does not count, the next float does.
+    for other in ("greedy", "thresholds", "Christofides"):
+        assert claims[f"C4c-{other}"].relation == "<="
+        assert np.nextafter(0.0, -1.0) <= claims[f"C4c-{other}"].number < 0.0
+    assert (claims["P1"].reduce, claims["P1"].number) == ("max", 0.5)
+    assert (claims["P6"].reduce, claims["P6"].number) == ("min", 50)
+
+
+def test_two_opt_is_timed_at_every_size(monkeypatch):
+    assert _tour_timing.TWO_OPT_SIZES == (100, 200, 500)
+    monkeypatch.setattr(_tour_timing, "TWO_OPT_SIZES", (20, 30))
+    measurement = Measurement()
+    _tour_timing.time_two_opt(measurement)
+    assert [s.case for s in measurement.scalars if s.metric == "speedup"] == ["20 cities", "30 cities"]

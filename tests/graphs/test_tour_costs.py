@@ -98,7 +98,7 @@ def test_bad_weights_of_a_graph(weight):
     graph = nx.complete_graph(3)
     nx.set_edge_attributes(graph, 1.0, "weight")
     graph[0][1]["weight"] = weight
-    with pytest.raises(ValueError, match="finite weights, edge"):
+    with pytest.raises(ValueError, match=r"cost of the edge \(0, 1\) must be finite"):
         read_costs(graph)
 
 

@@ -170,7 +170,7 @@ def test_pruning_takes_the_dearest_first():
     for width_above, width_below, dropped in ((1.0, 2.0, {2, 9}), (2.0, 1.0, {0, 8})):
         points = np.array([[0, 1], [width_above, 1], [width_below, 0], [0, 0], [0, 2], [3, 2], [3, -1], [0, -1.0]])
         alive = np.ones(12, dtype=bool)
-        _drop_doubles(points, np.empty((0, 0)), first, second, alive, *_incidence(8, first, second), 8)
+        _drop_doubles(read_costs(points), first, second, alive, *_incidence(8, first, second), 8)
         assert set(np.flatnonzero(~alive).tolist()) == dropped
 
 

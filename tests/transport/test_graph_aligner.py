@@ -104,6 +104,8 @@ def test_contract():
     graph = nx.cycle_graph(7)
     assert aligner.fit(graph, graph) is aligner
     np.testing.assert_array_equal(aligner.plan_, clone(aligner).fit(graph, graph).plan_)
+    assert GraphAligner().get_params()["init"] == ("degree", "uniform")
+    assert clone(GraphAligner()).fit(nx.path_graph(5), nx.path_graph(5)).result_.start in ("degree", "uniform")
 
 
 def test_speaks_of_convergence_in_the_words_of_scikit_learn():

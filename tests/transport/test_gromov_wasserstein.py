@@ -151,7 +151,8 @@ def test_history_ends_at_the_value_and_counts_the_updates():
     assert kinds.count("full") == result.n_full
     assert kinds.count("local") == result.n_local == len(result.active)
     assert kinds.count("finish") == result.n_finish
-    assert result.history["value"][-1] == pytest.approx(result.value, abs=1e-13)
+    kept = result.history["start"] == result.start
+    assert result.history["value"][kept][-1] == pytest.approx(result.value, abs=1e-13)
     assert (np.diff(result.history["seconds"]) >= 0).all()
     assert result.history["multiply_adds"].sum() <= result.multiply_adds
 
@@ -227,7 +228,7 @@ def test_without_the_finish():
 def test_vertex_solver_makes_one_mirror_step():
     A, B, _ = noisy_copy(nx.barabasi_albert_graph(100, 4, seed=1), 0.1)
     result = lobcd_gw(A, B, solver="vertex")
-    assert (result.n_full, result.n_local) == (1, 0)
+    assert (result.n_full, result.n_local) == (2, 0)  # one from each start
     assert result.n_finish >= 1
     assert result.certified
 
@@ -254,6 +255,66 @@ def test_best_is_no_worse_than_any_of_its_starts():
     np.testing.assert_array_equal(best.plan, again.plan)
 
 
+def quiet(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return lobcd_gw(*args, **options)
+
+
+@pytest.mark.parametrize("finish", [True, False])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_of_several_starts_the_lowest_end_is_kept(finish, backend):
+    A, B, _ = noisy_copy(nx.watts_strogatz_graph(100, 6, 0.3, seed=1), 0.3)
+    options = {"finish": finish, "backend": backend}
+    degree, uniform = (quiet(A, B, init=init, **options) for init in ("degree", "uniform"))
+    assert degree.value != uniform.value
+    both = quiet(A, B, **options)
+    better = min(degree, uniform, key=lambda result: result.value)
+    np.testing.assert_array_equal(both.plan, better.plan)
+    assert both.value == better.value
+    assert both.start == better.start
+    assert both.start_values == pytest.approx({"degree": degree.value, "uniform": uniform.value}, abs=1e-14)
+    assert (both.status, both.converged) == (better.status, better.converged)
+    for name in ("n_full", "n_local", "n_finish", "n_backtracks", "active", "multiply_adds"):
+        assert getattr(both, name) == getattr(degree, name) + getattr(uniform, name)
+    for one in (degree, uniform):
+        rows = both.history["start"] == one.start
+        for column in ("iteration", "value", "kind", "multiply_adds", "work"):
+            np.testing.assert_array_equal(both.history[column][rows], one.history[column])
+    # The order of the names changes what is tried first, not what is kept.
+    np.testing.assert_array_equal(quiet(A, B, init=["uniform", "degree"], **options).plan, both.plan)
+
+
+def test_a_small_world_that_degrees_do_not_find():
+    A, B, truth = noisy_copy(nx.watts_strogatz_graph(200, 8, 0.3, seed=1), 0.2)
+    assert (quiet(A, B, init="degree").mapping == truth).mean() < 0.5
+    result = quiet(A, B)
+    assert result.start == "uniform"
+    assert (result.mapping == truth).all()
+
+
+def test_starts_that_are_one_plan_are_tried_once():
+    cycle = nx.cycle_graph(6)
+    assert list(quiet(cycle, cycle).start_values) == ["degree"]
+    assert list(quiet(cycle, cycle, init=("uniform", "degree")).start_values) == ["uniform"]
+    assert list(quiet(cycle, cycle, init="best", rng=0).start_values) == ["degree", "random 1", "random 2", "random 3"]
+    path = nx.path_graph(6)
+    assert list(quiet(path, path, init=("uniform", "uniform")).start_values) == ["uniform"]
+    names = list(quiet(path, path, init=("uniform", "best"), rng=0).start_values)
+    assert names == ["uniform", "degree", "random 1", "random 2", "random 3"]
+
+
+def test_spaces_are_checked_and_certified_once_for_all_starts():
+    lonely = nx.path_graph(4)
+    lonely.add_node(9)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = lobcd_gw(lonely, lonely)
+    assert len(caught) == 2  # one for each graph
+    assert len(result.start_values) == 2
+    assert len(result.certificates) == 4
+
+
 def test_start_with_zeros_is_left():
     A, B, truth = noisy_copy(nx.karate_club_graph(), 0.0)
     wrong = np.eye(34) / 34
@@ -270,6 +331,8 @@ def test_callback_sees_every_update():
     result = lobcd_gw(A, B, callback=seen.append)
     assert [state["kind"] for state in seen] == result.history["kind"].tolist()
     assert [state["value"] for state in seen] == result.history["value"].tolist()
+    assert [state["start"] for state in seen] == result.history["start"].tolist()
+    assert {state["start"] for state in seen} == {"degree", "uniform"}
 
 
 def test_no_certificates_on_request():
@@ -470,6 +533,10 @@ def test_result_goes_to_json_and_fits_on_a_screen():
     "option, error, message",
     [
         ({"init": "spectral"}, ValueError, "init must be 'degree', 'uniform', 'best' or a plan"),
+        ({"init": ("degree", "spectral")}, ValueError, "init must be .*, got 'spectral'"),
+        ({"init": ("degree", 3)}, TypeError, "init must hold names of starts only"),
+        ({"init": ()}, ValueError, "init must name at least one start"),
+        ({"init": None}, TypeError, "init"),
         ({"init": np.ones((2, 2)) / 4}, ValueError, "init must have shape"),
         ({"init": np.ones((3, 3))}, ValueError, "init must have the marginals"),
         ({"init": np.eye(3) * 2 / 3 - 1 / 9}, ValueError, "init must be non-negative"),
@@ -488,6 +555,8 @@ def test_result_goes_to_json_and_fits_on_a_screen():
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1"),
         ({"tol": -1.0}, ValueError, "tol must be at least 0"),
         ({"tol": np.nan}, ValueError, "tol must be finite"),
+        ({"certificate": "no"}, TypeError, "certificate must be True or False"),
+        ({"certificate": None}, TypeError, "certificate must be True or False"),
         ({"probe": 0}, ValueError, "probe must be at least 1"),
         ({"refresh": 0}, ValueError, "refresh must be at least 1"),
         ({"finish_steps": -1}, ValueError, "finish_steps must be at least 0"),

@@ -24,7 +24,17 @@ def _family() -> None:
 def align(
     first: Annotated[Path, typer.Argument(help="Graph or distance matrix: graphml, gml, edge list, npy, npz, mtx.")],
     second: Annotated[Path, typer.Argument(help="The other one.")],
-    init: Annotated[str, typer.Option("--init", help="degree, uniform or best.")] = "best",
+    init: Annotated[
+        str, typer.Option("--init", help="degree, uniform or best; of several, with commas, the lowest end is kept.")
+    ] = "degree,uniform",
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Divide edges by the square roots of the two degrees; by default for graphs and sparse matrices.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the random starts of --init best.")] = 0,
     as_json: JsonOption = False,
     out_file: OutOption = None,
@@ -36,7 +46,13 @@ def align(
 
     left, right = read_graph(first), read_graph(second)
     with waiting(f"aligning {len(left.nodes)} with {len(right.nodes)} nodes", quiet):
-        result = lobcd_gw(left.matrix, right.matrix, init=init, rng=seed)
+        result = lobcd_gw(
+            left.matrix,
+            right.matrix,
+            init=tuple(name.strip() for name in init.split(",")),
+            normalize="auto" if normalize is None else normalize,
+            rng=seed,
+        )
     pairs = [(left.nodes[i], right.nodes[j]) for i, j in enumerate(result.mapping)]
     summary = {
         "graphs": f"{first.name}, {len(left.nodes)} nodes; {second.name}, {len(right.nodes)} nodes",

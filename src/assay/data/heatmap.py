@@ -20,6 +20,8 @@ __all__ = ["read_heatmap"]
 _MOST_CITIES_WITH_MATRIX = 20_000
 _MOST_CITIES = 10_000_000
 _MOST_BYTES = 4 * 2**30
+# What the reader of archives raises on a file that is one at first sight; among it are seeks to where nothing is.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, UnicodeDecodeError)
 
 
 def read_heatmap(
@@ -97,15 +99,19 @@ def _check_header(stream: io.BufferedIOBase | zipfile.ZipExtFile, where: str) ->
 
 def _read_archive(source: Path, n: int | None) -> Float[np.ndarray, "cities cities"] | scipy.sparse.csr_array:
     where = str(source)
-    try:
-        with zipfile.ZipFile(source) as archive:
-            for member in archive.namelist():
-                with archive.open(member) as stream:
-                    _check_header(stream, f"{where}: {member}")
-        with np.load(source, allow_pickle=False) as arrays:
-            content = {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise ValueError(f"{where}: not an archive of numpy: {error}") from None
+    with source.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                for member in archive.namelist():
+                    with archive.open(member) as stream:
+                        _check_header(stream, f"{where}: {member}")
+        except _DAMAGED as error:
+            raise ValueError(f"{where}: not an archive of numpy: {error}") from None
+        try:
+            with np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays:
+                content = {name: arrays[name] for name in arrays.files}
+        except (ValueError, *_DAMAGED) as error:
+            raise ValueError(f"{where}: not an archive of numpy: {error}") from None
     if "p" not in content:
         raise ValueError(f"{where}: must have p, or i, j and p, got {sorted(content)}")
     if "i" not in content and "j" not in content:

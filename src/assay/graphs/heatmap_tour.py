@@ -189,7 +189,8 @@ def decode_heatmap(
     random_state : int, numpy.random.Generator or None, default=None
         For the method "random".
     callback : callable, optional
-        Called after each decoded set with a dict of ``threshold``, ``cost`` and ``best_cost``.
+        Called after each decoded set with a dict of ``threshold``, ``cost`` and ``best_cost``. What it returns is
+        ignored; what it raises ends the search.
 
     Returns
     -------
@@ -201,8 +202,9 @@ def decode_heatmap(
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If there are fewer than 3 cities; costs are negative, asymmetric, nan or infinite; scores are outside [0, 1] or
-        of the wrong shape; the reference is not a permutation; or an option is unknown.
+        If there are fewer than 3 cities; costs are negative, asymmetric, nan, infinite, or so large or small that their
+        sums or squares are no floats; scores are outside [0, 1] or of the wrong shape; the reference is not a
+        permutation; or an option is unknown.
 
     Warns
     -----
@@ -214,6 +216,9 @@ def decode_heatmap(
     -----
     O(n^2 + k^3) for a set that leaves k odd cities, with a small constant; matchings are computed once per set of odd
     cities.
+
+    The first call of all compiles the kernels, which takes 10 to 15 seconds of one core. numba keeps the result on disk
+    (in ``NUMBA_CACHE_DIR``, by default next to the sources), and later processes load it in a fraction of a second.
 
     References
     ----------

@@ -243,9 +243,7 @@ def eulerian_tour(
     alive = np.ones(first.size, dtype=np.bool_)
     start, edge_at = _incidence(costs.n, first, second)
     if prune and len(pairs):
-        twin = _twins(first, second, start, edge_at, skeleton[0].size)
-        dearest_first = np.argsort(-costs.between(pairs[:, 0], pairs[:, 1]), kind="stable")
-        _drop_doubles(first, second, alive, start, edge_at, twin, dearest_first[twin[dearest_first] >= 0])
+        _drop_doubles(costs, first, second, alive, start, edge_at, skeleton[0].size)
     walk = _closed_walk(costs.n, first, second, alive, start, edge_at)
     if shortcut_best:
         return _shortcut_by_saving(costs.points, costs.matrix, costs.n, walk)
@@ -377,6 +375,21 @@ def _incidence(n, first, second):
     return start, edge_at
 
 
+def _drop_doubles(
+    costs: CityCosts,
+    first: np.ndarray,
+    second: np.ndarray,
+    alive: np.ndarray,
+    start: np.ndarray,
+    edge_at: np.ndarray,
+    n_skeleton: int,
+) -> None:
+    """Remove both copies of an edge of the skeleton that is also a pair, dearest first, unless that disconnects."""
+    twin = _twins(first, second, start, edge_at, n_skeleton)
+    dearest_first = np.argsort(-costs.between(first[n_skeleton:], second[n_skeleton:]), kind="stable")
+    _drop_in_order(first, second, alive, start, edge_at, twin, dearest_first[twin[dearest_first] >= 0])
+
+
 @numba.njit(cache=True)
 def _twins(first, second, start, edge_at, n_skeleton):
     """For each pair the edge of the skeleton with the same ends, -1 if there is none."""
@@ -393,8 +406,8 @@ def _twins(first, second, start, edge_at, n_skeleton):
 
 
 @numba.njit(cache=True)
-def _drop_doubles(first, second, alive, start, edge_at, twin, pairs):
-    """Remove both copies of an edge of the skeleton that is also one of these pairs, unless that disconnects."""
+def _drop_in_order(first, second, alive, start, edge_at, twin, pairs):
+    """Kill these pairs and their twins, one after the other, unless that disconnects."""
     n_skeleton = first.size - twin.size
     seen = np.full(start.size - 1, -1, dtype=np.int64)
     queue = np.empty(start.size - 1, dtype=np.int64)

@@ -25,9 +25,9 @@ class GraphAligner(BaseEstimator):
 
     Parameters
     ----------
-    init : {"degree", "uniform", "best"} or array_like, default="degree"
-        Where to start, as in :func:`assay.transport.lobcd_gw`. Use ``"best"`` for graphs in which all nodes have
-        the same degree.
+    init : {"degree", "uniform", "best"}, sequence of these, or array_like, default=("degree", "uniform")
+        Where to start, as in :func:`assay.transport.lobcd_gw`; of several starts the lowest end is kept. Use
+        ``"best"`` for graphs in which all nodes have the same degree.
     solver : {"block", "full", "vertex"}, default="block"
         As in :func:`assay.transport.lobcd_gw`.
     normalize : bool, default=True
@@ -77,7 +77,7 @@ class GraphAligner(BaseEstimator):
     def __init__(
         self,
         *,
-        init: Any = "degree",
+        init: Any = ("degree", "uniform"),
         solver: str = "block",
         normalize: bool = True,
         finish: bool = True,

@@ -19,11 +19,13 @@ far the plan is from first-order stationarity (:mod:`assay.transport.gw_bounds`)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
@@ -31,7 +33,7 @@ from scipy.optimize import linear_sum_assignment
 from assay.certificate import Certificate
 from assay.result import Result
 from assay.transport.gw_bounds import coupling_violation, gw_certificates, gw_value
-from assay.transport.gw_descent import Descent, DescentSettings
+from assay.transport.gw_descent import Descent, DescentSettings, history_of
 from assay.transport.gw_mirror import MirrorDescent
 from assay.transport.gw_problem import GWProblem, Relation, prepare_problem
 from assay.transport.gw_products import Sandwich
@@ -43,6 +45,12 @@ __all__ = ["GWResult", "lobcd_gw"]
 
 # Marginals that are off by less than a few units in the last place are left as they are.
 _EXACT = 1e-15
+
+# Ends of two starts whose objectives differ by no more than this share of the scale are equally low.
+_TIE = 1e-14
+
+# Plans with at most this share of non-zeros are stored sparse while another start is tried.
+_FEW = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -64,8 +72,13 @@ class GWResult(Result):
         without certificates.
     feasibility : float
         Largest error of a marginal or of a sign.
+    start : str
+        The start whose end was kept: ``"degree"``, ``"uniform"``, ``"random 1"`` and so on, or ``"given"``.
+    start_values : dict
+        Objective at the end of the descent from each start that was tried, before any rounding to a permutation.
     n_full, n_local, n_finish : int
-        Updates of the whole plan, of a block, and conditional gradient steps.
+        Updates of the whole plan, of a block, and conditional gradient steps. These and the other counts are of the
+        whole call: sums over all starts.
     n_backtracks : int
         Steps that were taken again with twice the temperature.
     active : tuple of int
@@ -80,8 +93,10 @@ class GWResult(Result):
     mapping : numpy.ndarray of shape (n,)
         Column of the largest entry of each row of the plan, -1 for a point without weight.
     history : dict
-        ``iteration``, ``seconds``, ``value``, ``kind`` (start, full, local, finish), ``multiply_adds`` of the
-        products of the update, ``work`` (the same plus what its mirror steps cost, in multiply-adds).
+        ``start`` (whose descent it is, one after the other), ``iteration`` (from 0 in each), ``seconds`` since the
+        first began, ``value``, ``kind`` (start, full, local, finish), ``multiply_adds`` of the products of the
+        update, ``work`` (the same plus what its mirror steps cost, in multiply-adds). The course of the plan that
+        was kept is in the rows with ``history["start"] == result.start``.
     """
 
     plan: np.ndarray | torch.Tensor
@@ -90,6 +105,8 @@ class GWResult(Result):
     lower_bound: float
     fw_gap: float
     feasibility: float
+    start: str
+    start_values: dict[str, float]
     n_full: int
     n_local: int
     n_finish: int
@@ -107,7 +124,7 @@ def lobcd_gw(
     p: Any = None,
     q: Any = None,
     *,
-    init: Any = "degree",
+    init: Any = ("degree", "uniform"),
     rho: float = 0.02,
     warm: int = 5,
     select: str = "coverage",
@@ -147,11 +164,13 @@ def lobcd_gw(
         Symmetric relations (adjacency, kernel, distances), of shapes (n, n) and (m, m).
     p, q : array_like of shapes (n,) and (m,), optional
         Distributions; uniform by default. Points of weight zero get a row or column of zeros.
-    init : {"degree", "uniform", "best"} or array_like of shape (n, m), default="degree"
+    init : {"degree", "uniform", "best"}, sequence of these, or array_like of shape (n, m)
         Where to start: a plan that pairs points of similar row sums; the product ``p q'``; five starts (these two
-        and three random plans), of which the lowest end is kept; or a coupling of yours. Row sums say nothing on a
-        regular graph and little on a small world: use ``"best"`` or ``"uniform"`` there. A start with zeros is mixed
-        with 0.001 of ``p q'``, since mirror steps cannot leave a zero.
+        and three random plans); or a coupling of yours. From several starts the lowest end is kept, and the first
+        of them when they agree to rounding. By default ``("degree", "uniform")``, for the time of two descents: row
+        sums say nothing on a regular graph (where the two starts are one plan, which is tried once) and can mislead
+        on a small world, and from the uniform start alone many copies are missed. Use ``"best"`` for regular graphs.
+        A start with zeros is mixed with 0.001 of ``p q'``, since mirror steps cannot leave a zero.
     rho : float, default=0.02
         Temperature of a mirror step, relative to the range of the gradient.
     warm : int, default=5
@@ -201,7 +220,8 @@ def lobcd_gw(
     certificate : bool, default=True
         Whether to evaluate the certificates (a few sorts and a linear transport problem).
     callback : callable, optional
-        Called after every update with a mapping of ``iteration``, ``seconds``, ``value`` and ``kind``.
+        Called after every update, from every start, with a mapping of ``start``, ``iteration``, ``seconds``,
+        ``value`` and ``kind``, as in ``history``.
     rng : None, int or numpy.random.Generator, optional
         For the random starts of ``init="best"``.
 
@@ -226,7 +246,9 @@ def lobcd_gw(
     -----
     An update of the whole plan costs ``O(e1 m + e2 n + nm)`` for graphs with ``e1`` and ``e2`` stored entries and
     ``O(n^2 m + n m^2)`` for dense matrices; a block of ``r`` rows and columns ``O(r^3 + n r^2 + n^2 r)`` at most.
-    Memory: four arrays of shape (n, m), five for dense matrices; one more if the objective ever rises.
+    Each start has such a descent; checks, normalisation and certificates are once for all. Memory: four arrays of
+    shape (n, m), five for dense matrices; one more if the objective ever rises. A finished plan waits in sparse form
+    while the next start is tried; without the finish it takes one more array.
 
     References
     ----------
@@ -249,7 +271,7 @@ def lobcd_gw(
     settings = _check_settings(
         rho=rho, warm=warm, select=select, coverage=coverage, delta=delta, max_frac=max_frac, inner=inner,
         max_iter=max_iter, tol=tol, probe=probe, refresh=refresh, finish=finish, finish_steps=finish_steps,
-        gap_tol=gap_tol, solver=solver, sharpen=sharpen, callback=callback,
+        gap_tol=gap_tol, solver=solver, sharpen=sharpen, callback=callback, certificate=certificate,
     )  # fmt: skip
     sinkhorn_iters = check_integer(sinkhorn_iters, "sinkhorn_iters", minimum=1)
     check_choice(products, "products", ("auto", "sparse", "dense"))
@@ -274,25 +296,45 @@ def lobcd_gw(
         vectors = [torch.from_numpy(vector).to(device) for vector in vectors]
     mirror = MirrorDescent(sandwich, *vectors, sinkhorn_iters)
 
+    descents = []
     best: Descent | None = None
-    for start in initial_plans(problem, init, generator):
+    began = time.perf_counter()
+    for name, start in initial_plans(problem, init, generator):
         plan = torch.from_numpy(start).to(device) if use_torch else start
-        descent = Descent(mirror, problem, settings, plan)
+        del start  # the descent reuses its memory
+        descent = Descent(mirror, problem, settings, plan, start=name, began=began)
+        del plan
         descent.run()
-        if best is None or descent.value < best.value:
+        descents.append(descent)
+        if best is None or descent.value < best.value - _TIE * problem.scale:
+            if best is not None:
+                best.plan = None
             best = descent
+            best.plan = _stored(best.plan)
+        else:
+            descent.plan = None
     if not best.converged:
         reached = best.gap if settings.finish else best.change
         target = settings.gap_tol if settings.finish else settings.tol
         warn_not_converged("lobcd_gw", len(best.rows) - 1, reached / problem.scale, target)
-    return _result(best, problem, round == "hungarian", certificate)
+    return _result(best, descents, problem, round == "hungarian", certificate)
 
 
-def _result(descent: Descent, problem: GWProblem, to_permutation: bool, certificate: bool) -> GWResult:
-    """Take the plan out of the descent, round and certify it, and give it back in the caller's terms."""
-    plan, descent.plan = descent.plan, None
+def _stored(plan: np.ndarray | torch.Tensor) -> np.ndarray | sp.csr_array:
+    """A plan on the CPU, sparse when that is smaller by far, as it is for a vertex."""
     if isinstance(plan, torch.Tensor):
         plan = plan.cpu().numpy()
+    return sp.csr_array(plan) if np.count_nonzero(plan) <= _FEW * plan.size else plan
+
+
+def _result(
+    descent: Descent, descents: list[Descent], problem: GWProblem, to_permutation: bool, certificate: bool
+) -> GWResult:
+    """Take the plan out of the descent that is kept, round and certify it, and add up the books of all."""
+    plan, descent.plan = descent.plan, None
+    plan = plan.toarray() if sp.issparse(plan) else plan
+    multiply_adds = sum(each.multiply_adds for each in descents)
+    start_values = {each.start: max(each.value, 0.0) for each in descents}
     if to_permutation:
         rows, columns = linear_sum_assignment(plan, maximize=True)
         plan = np.zeros_like(plan)
@@ -307,8 +349,8 @@ def _result(descent: Descent, problem: GWProblem, to_permutation: bool, certific
     if certificate:
         stationary = descent.settings.finish and not to_permutation
         value, bound, gap, violation, proofs = gw_certificates(problem, plan, finished=stationary)
-        dense = float(descent.n_products) * descent.mirror.sandwich.dense_cost
-        work = Certificate("multiply-adds of all products, against dense ones", descent.multiply_adds, dense)
+        dense = float(sum(each.n_products for each in descents)) * descent.mirror.sandwich.dense_cost
+        work = Certificate("multiply-adds of all products, against dense ones", multiply_adds, dense)
         certificates = (*proofs, work)
     mapping = np.full(problem.shape[0], -1)
     mapping[problem.kept1] = problem.kept2[plan.argmax(axis=1)]
@@ -319,25 +361,27 @@ def _result(descent: Descent, problem: GWProblem, to_permutation: bool, certific
         lower_bound=bound,
         fw_gap=gap,
         feasibility=violation,
-        n_full=descent.n_full,
-        n_local=descent.n_local,
-        n_finish=descent.n_finish,
-        n_backtracks=descent.n_backtracks,
-        active=tuple(descent.active),
-        multiply_adds=descent.multiply_adds,
+        start=descent.start,
+        start_values=start_values,
+        n_full=sum(each.n_full for each in descents),
+        n_local=sum(each.n_local for each in descents),
+        n_finish=sum(each.n_finish for each in descents),
+        n_backtracks=sum(each.n_backtracks for each in descents),
+        active=tuple(side for each in descents for side in each.active),
+        multiply_adds=multiply_adds,
         status=descent.status,
         converged=descent.converged,
         mapping=mapping,
         certificates=certificates,
-        history=descent.history(),
+        history=history_of(descents),
     )
 
 
 def _check_settings(
     *, rho, warm, select, coverage, delta, max_frac, inner, max_iter, tol, probe, refresh, finish, finish_steps,
-    gap_tol, solver, sharpen, callback,
+    gap_tol, solver, sharpen, callback, certificate,
 ) -> DescentSettings:  # fmt: skip
-    for flag, name in ((finish, "finish"), (sharpen, "sharpen")):
+    for flag, name in ((finish, "finish"), (sharpen, "sharpen"), (certificate, "certificate")):
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"{name} must be True or False, got {flag!r}")
     if callback is not None and not callable(callback):

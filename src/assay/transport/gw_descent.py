@@ -22,7 +22,7 @@ from assay.transport.gw_problem import GWProblem
 from assay.transport.gw_products import DenseFactor
 from assay.transport.sinkhorn import round_to_marginals, scale_and_round
 
-__all__ = ["Descent", "DescentSettings"]
+__all__ = ["Descent", "DescentSettings", "history_of"]
 
 # A step that raises the objective by more than this share of its scale is taken again with twice the temperature.
 _RISE = 1e-10
@@ -35,6 +35,9 @@ _FLAT = 1e-15
 
 # A block solve stops when no entry of the plan changes by more than this, in units of 1 / max(n, m).
 _BLOCK_TOL = 1e-3
+
+# What is recorded of every update.
+_COLUMNS = ("start", "iteration", "seconds", "value", "kind", "multiply_adds", "work")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Descent:
     problem: GWProblem
     settings: DescentSettings
     plan: Any
+    start: str
+    began: float
     product: Any = None
     value: float = float("inf")
     spread: float = 0.0
@@ -85,14 +90,12 @@ class Descent:
     change: float = float("inf")
     gap: float = float("nan")
     rows: list[tuple] = field(default_factory=list)
-    started: float = 0.0
 
     def __post_init__(self) -> None:
         self.scale = self.problem.scale
 
     def run(self) -> None:
         """Descend, finish, and leave a plan with exact marginals in ``plan`` and its objective in ``value``."""
-        self.started = time.perf_counter()
         self.product = self._full_product(self.plan)
         inner, low, high = self.mirror.scan(self.plan, self.product)
         self.value, self.spread = self.scale - 2.0 * inner, high - low
@@ -273,17 +276,19 @@ class Descent:
         return self.spare.pop() if self.spare and isinstance(self.plan, np.ndarray) else None
 
     def _record(self, kind: str, value: float, multiply_adds: int, steps: int) -> None:
-        row = (len(self.rows), time.perf_counter() - self.started, value, kind, multiply_adds, multiply_adds + steps)
+        seconds = time.perf_counter() - self.began
+        row = (self.start, len(self.rows), seconds, value, kind, multiply_adds, multiply_adds + steps)
         self.rows.append(row)
         if self.settings.callback is not None:
-            self.settings.callback({"iteration": row[0], "seconds": row[1], "value": value, "kind": kind})
+            self.settings.callback(dict(zip(_COLUMNS[:5], row, strict=False)))
 
     @property
     def converged(self) -> bool:
         """Whether it ended because it was done."""
         return self.status not in ("stationary_gap", "max_iter")
 
-    def history(self) -> dict[str, np.ndarray]:
-        """The books, by column."""
-        names = ("iteration", "seconds", "value", "kind", "multiply_adds", "work")
-        return {name: np.array([row[i] for row in self.rows]) for i, name in enumerate(names)}
+
+def history_of(descents: list[Descent]) -> dict[str, np.ndarray]:
+    """The books of several descents, one after the other, by column."""
+    rows = [row for descent in descents for row in descent.rows]
+    return {name: np.array([row[i] for row in rows]) for i, name in enumerate(_COLUMNS)}

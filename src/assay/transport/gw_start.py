@@ -24,6 +24,8 @@ _DEGREE_WIDTH = 0.1
 # Random plans among the starts of init="best".
 _RANDOM_STARTS = 3
 
+_NAMES = ("degree", "uniform", "best")
+
 # Share of the product plan that is mixed into a start with zeros.
 _ESCAPE = 1e-3
 
@@ -59,7 +61,7 @@ def degree_plan(problem: GWProblem) -> Float[np.ndarray, "n m"]:
     """
     d1, d2 = problem.degrees1, problem.degrees2
     mean = _mean_difference(d1, d2)
-    if mean <= 1e-12 * max(float(np.abs(d1).max()), float(np.abs(d2).max())):
+    if not _tells_apart(problem, mean):
         return np.outer(problem.p, problem.q)
     kernel = np.empty((len(d1), len(d2)))
     _degree_exponents(d1, d2, 1.0 / (_DEGREE_WIDTH * mean), kernel)
@@ -67,22 +69,26 @@ def degree_plan(problem: GWProblem) -> Float[np.ndarray, "n m"]:
     return scale_and_round(kernel, problem.p, problem.q, _DEGREE_SCALINGS, kernel)
 
 
-def initial_plans(problem: GWProblem, init: Any, rng: np.random.Generator) -> Iterator[Float[np.ndarray, "n m"]]:
+def initial_plans(
+    problem: GWProblem, init: Any, rng: np.random.Generator
+) -> Iterator[tuple[str, Float[np.ndarray, "n m"]]]:
     """Starts for the descent, one after the other.
 
     Parameters
     ----------
     problem : GWProblem
         The problem.
-    init : {"degree", "uniform", "best"} or array_like
-        A plan between all the caller's points, or which plans to make.
+    init : {"degree", "uniform", "best"}, sequence of these, or array_like
+        Which plans to make, or a plan between all the caller's points.
     rng : numpy.random.Generator
         For the random plans of ``"best"``.
 
     Yields
     ------
-    numpy.ndarray of shape (n, m)
-        A new array every time.
+    name : str
+        ``"degree"``, ``"uniform"``, ``"random 1"`` and so on, or ``"given"``.
+    plan : numpy.ndarray of shape (n, m)
+        A new array every time. No start comes twice: when all degrees agree, the degree start is the uniform one.
 
     Raises
     ------
@@ -94,23 +100,44 @@ def initial_plans(problem: GWProblem, init: Any, rng: np.random.Generator) -> It
     >>> import numpy as np
     >>> from assay.transport.gw_problem import prepare_problem
     >>> from assay.transport.gw_start import initial_plans
-    >>> problem = prepare_problem(1 - np.eye(3), 1 - np.eye(3))
-    >>> len(list(initial_plans(problem, "best", np.random.default_rng(0))))
-    5
+    >>> path = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> problem = prepare_problem(path, 1 - np.eye(3))
+    >>> [name for name, _ in initial_plans(problem, "best", np.random.default_rng(0))]
+    ['degree', 'uniform', 'random 1', 'random 2', 'random 3']
     """
-    if not isinstance(init, str):
-        yield _given_plan(problem, init)
+    names = [init] if isinstance(init, str) else init
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        if isinstance(names, list | tuple) and any(isinstance(name, str) for name in names):
+            raise TypeError(f"init must hold names of starts only, got {init!r}")
+        yield "given", _given_plan(problem, init)
         return
-    if init not in ("degree", "uniform", "best"):
-        raise ValueError(f"init must be 'degree', 'uniform', 'best' or a plan, got {init!r}")
-    if init in ("degree", "best"):
-        yield degree_plan(problem)
-    if init in ("uniform", "best"):
-        yield np.outer(problem.p, problem.q)
-    if init == "best":
-        for _ in range(_RANDOM_STARTS):
+    unknown = [name for name in names if name not in _NAMES]
+    if unknown:
+        raise ValueError(f"init must be 'degree', 'uniform', 'best' or a plan, got {unknown[0]!r}")
+    if not names:
+        raise ValueError("init must name at least one start, got none")
+    expanded: list[str] = []
+    for name in names:
+        randoms = [f"random {k + 1}" for k in range(_RANDOM_STARTS)]
+        expanded += ["degree", "uniform", *randoms] if name == "best" else [name]
+    product_tried = False
+    for name in dict.fromkeys(expanded):
+        if name.startswith("random"):
             start = rng.random((len(problem.p), len(problem.q)))
-            yield round_to_marginals(start, problem.p, problem.q, start)
+            yield name, round_to_marginals(start, problem.p, problem.q, start)
+            continue
+        is_product = name == "uniform" or not _tells_apart(
+            problem, _mean_difference(problem.degrees1, problem.degrees2)
+        )
+        if not (is_product and product_tried):
+            yield name, np.outer(problem.p, problem.q) if name == "uniform" else degree_plan(problem)
+        product_tried = product_tried or is_product
+
+
+def _tells_apart(problem: GWProblem, mean_difference: float) -> bool:
+    """Whether degrees differ by more than rounding."""
+    largest = max(float(np.abs(problem.degrees1).max()), float(np.abs(problem.degrees2).max()))
+    return mean_difference > 1e-12 * largest
 
 
 def _given_plan(problem: GWProblem, init: Any) -> np.ndarray:

@@ -22,6 +22,7 @@ UNFINISHED = "no finish"
 THRESHOLD = "threshold selection"
 DENSE = "dense products"
 VERTEX = "vertex steps only"
+DEGREE = "degree start"
 UNIFORM = "uniform start"
 CG = "POT conditional gradient"
 CG_EXACT = "POT conditional gradient, 1e7 pivots"
@@ -37,11 +38,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     THRESHOLD: {"select": "threshold"},
     DENSE: {"products": "dense"},
     VERTEX: {"solver": "vertex"},
+    DEGREE: {"init": "degree"},
     UNIFORM: {"init": "uniform"},
 }
 
 # The regularisation of an incumbent is the best of these, hindsight included.
 TEMPERATURES = (1e-4, 1e-5, 1e-6)
+
+# Updates of BAPG on large small worlds with many more edges, where it does not settle for minutes. To cut it there
+# makes its time shorter, and what is claimed about that time harder.
+BAPG_UPDATES = 100
 
 # Below this share of the scale two objectives are both zero.
 ZERO = 1e-9
@@ -82,7 +88,9 @@ class GromovWassersteinStudy(Study):
         "its features."
     )
     contenders = (
-        Contender(OURS, "method", "lobcd_gw with its defaults, from the degree start"),
+        Contender(
+            OURS, "method", "lobcd_gw with its defaults: two starts, the better end is kept, the time is that of both"
+        ),
         Contender(FULL, "ablation", "no block updates"),
         Contender(UNFINISHED, "ablation", "mirror steps only"),
         Contender(
@@ -90,6 +98,7 @@ class GromovWassersteinStudy(Study):
         ),
         Contender(DENSE, "ablation", "the same with matrix products of BLAS"),
         Contender(VERTEX, "ablation", "one mirror step, then conditional gradient with sparse products"),
+        Contender(DEGREE, "ablation", "from the degree start only"),
         Contender(
             UNIFORM, "ablation", "from the product of the marginals, where conditional gradient starts by default"
         ),
@@ -158,30 +167,29 @@ class GromovWassersteinStudy(Study):
         ),
         Claim(
             "C6",
-            "relative excess of our objective over conditional gradient's, same start: ba, gp, karate, miserables",
+            "relative excess of our objective over conditional gradient's from the degree start, every graph",
             "excess_of_ours",
             CG,
             "<=",
             1e-9,
             "prototype of the method",
             reduce="max",
-            case="[bgkm]*",
+            case="* noise *",
         ),
         Claim(
             "C7",
-            "the same on small worlds of 500 points and more, where nobody finds the copy",
-            "excess_of_ours",
+            "the same when ours has the degree start only",
+            "excess_of_degree_start",
             CG,
             "<=",
             1e-9,
             "prototype of the method",
             reduce="max",
-            case="ws *",
-            sizes=("full",),
+            case="* noise *",
         ),
         Claim(
             "C8",
-            "CPU time of conditional gradient from the same start over ours, n = 1000, every case",
+            "CPU time of conditional gradient from the degree start over ours from both, n = 1000, every case",
             "speedup",
             CG,
             ">=",
@@ -219,7 +227,7 @@ class GromovWassersteinStudy(Study):
         ),
         Claim(
             "C11",
-            "CPU time of BAPG (at its best regularisation) over ours, n = 1000, every case",
+            "CPU time of BAPG (best regularisation; 100 updates on ws noise 0.3) over ours, n = 1000, every case",
             "speedup",
             BAPG,
             ">=",
@@ -474,7 +482,7 @@ class GromovWassersteinStudy(Study):
     ) -> None:
         options = OPTIONS[contender]
         _solve(problem.alignments[-2])  # compiles, before anything is timed
-        transfers = problem.transfers if contender in (OURS, UNFINISHED, UNIFORM) else []
+        transfers = problem.transfers if contender in (OURS, UNFINISHED, DEGREE, UNIFORM) else []
         for case in problem.alignments + [transfer.case for transfer in transfers]:
             if contender == DENSE and (case.name.startswith("cloud") or case.size > 1000):
                 continue
@@ -500,7 +508,7 @@ class GromovWassersteinStudy(Study):
 
     @staticmethod
     def _add_books(measurement: Measurement, case: AlignmentCase, result: Any) -> None:
-        """What the run did, and the course of its objective."""
+        """What the run did from all starts, and the course of the objective from the start that was kept."""
         history = result.history
         for name in ("n_full", "n_local", "n_finish", "n_backtracks", "multiply_adds"):
             measurement.add(name, getattr(result, name), case=case.name)
@@ -514,10 +522,11 @@ class GromovWassersteinStudy(Study):
             measurement.add("local_work", float(work[kind == "local"].max()) / whole, case=case.name)
             ratio = np.median(seconds[kind == "local"]) / np.median(seconds[kind == "full"])
             measurement.add("local_seconds", float(ratio), case=case.name)
-        values = np.maximum(history["value"], 0.0) / scale
+        kept = history["start"] == result.start
+        values = np.maximum(history["value"][kept], 0.0) / scale
         for name, x, label, log in (
-            ("objective against updates", history["iteration"], "update", False),
-            ("objective against time", np.maximum(history["seconds"], 1e-5), "seconds", True),
+            ("objective against updates", history["iteration"][kept], "update", False),
+            ("objective against time", np.maximum(history["seconds"][kept], 1e-5), "seconds", True),
         ):
             measurement.add_curve(
                 name,
@@ -541,8 +550,7 @@ class GromovWassersteinStudy(Study):
         elif contender == CG_UNIFORM:
             cases = [case for case in cases if case.size <= 1000]
         elif contender == BAPG:
-            hard = [case for case in cases if case.size > heavy and "ws" in case.name and "0.3" in case.name]
-            cases = [case for case in cases[:-1] if case.size <= 1000 and case not in hard]
+            cases = [case for case in cases[:-1] if case.size <= 1000]
         elif contender == PPA:
             cases = [case for case in cases[:-1] if case.size <= heavy and not case.name.endswith("0.3")]
         elif contender == LOW_RANK:
@@ -576,6 +584,9 @@ class GromovWassersteinStudy(Study):
             _add_speedup(measurement, timings.ratio("theirs", "ours"), case.name)
             ours, theirs = (case.value(p) for p in (timings.answers["ours"].plan, plan))
             measurement.add("excess_of_ours", (ours - theirs) / max(theirs, ZERO), case=case.name)
+            if contender == CG:
+                same_start = case.value(_solve(case, init="degree").plan)
+                measurement.add("excess_of_degree_start", (same_start - theirs) / max(theirs, ZERO), case=case.name)
         if len(losses):
             measurement.add_curve(
                 "objective against updates",
@@ -670,8 +681,10 @@ def _incumbent(contender: str, case: AlignmentCase, epsilon: float | None = None
 
         return conditional_gradient
     if contender == BAPG:
+        slow = case.size >= 1000 and case.name.startswith("ws") and case.name.endswith("0.3")
+        limit = {"max_iter": BAPG_UPDATES} if slow else {}
         return lambda: (
-            ot.gromov.BAPG_gromov_wasserstein(C1, C2, w, w, epsilon=epsilon, G0=start, symmetric=True),
+            ot.gromov.BAPG_gromov_wasserstein(C1, C2, w, w, epsilon=epsilon, G0=start, symmetric=True, **limit),
             (),
         )
     return lambda: (
