@@ -65,12 +65,14 @@ for promise in aligner.certificates_:
 # %%
 # How it got there
 # ----------------
-# Mirror descent starts from a plan that pairs characters of similar degree. Updates of the whole plan are followed by
+# Mirror descent starts from a plan that pairs characters of similar degree, and again from one that knows nothing; what
+# is shown is the descent whose end was kept. Updates of the whole plan are followed by
 # updates of the block that still moves, and a few exact steps turn the plan into a one-to-one matching.
 
 result = aligner.result_
-kind, value = result.history["kind"], result.history["value"]
-start = lobcd_gw(original, copy, normalize=True, max_iter=1, finish=False, tol=1.0)
+kept = result.history["start"] == result.start
+kind, value = result.history["kind"][kept], result.history["value"][kept]
+start = lobcd_gw(original, copy, init=result.start, normalize=True, max_iter=1, finish=False, tol=1.0)
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 axes[0].plot(value, color="0.7", zorder=1)

@@ -221,3 +221,19 @@ def test_tables_that_cannot_be_parsed(tmp_path):
     (tmp_path / "bad.xlsx").write_bytes(b"")
     done = assay("supervised", "linear-core", tmp_path / "bad.xlsx", "--target", "y")
     assert "must be a .csv, .tsv or .parquet file" in done.stderr
+
+
+def test_scores_numbered_from_1_are_warned_about(tmp_path):
+    (tmp_path / "square.tsp").write_text(SQUARE)
+    (tmp_path / "scores.csv").write_text("i,j,p\n1,2,0.9\n2,3,0.9\n")
+    done = assay("graphs", "tour", tmp_path / "square.tsp", "--heatmap", tmp_path / "scores.csv")
+    assert done.exit_code == 0, done.stderr
+    assert "has no score for city 0: cities are numbered from 0" in done.stderr
+
+
+def test_fewer_folds_than_asked_for_are_warned_about(tmp_path):
+    frame = pd.DataFrame({"age": np.arange(30.0), "city": ["a", "b", "c"] * 10, "y": [0] * 27 + [1] * 3})
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    done = assay("supervised", "linear-core", tmp_path / "data.csv", "--target", "y", "--json")
+    assert "3 folds instead of 5" in done.stderr
+    assert json.loads(done.stdout)["features"][0] == "age"

@@ -113,6 +113,8 @@ def report_command(
         index = write_report(studies.available().values(), store, to or out_dir / "report")
     for path, why in store.set_aside:
         warn(f"{path} is {why}; it is left out")
+    if not any(store.sizes(name) for name in studies.available()):
+        warn(f"there are no results in {out_dir} yet: run studies first, for example with assay check")
     out().print(f"report: {escape(str(index.resolve()))}", highlight=False)
 
 

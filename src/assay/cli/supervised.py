@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli.console import JsonOption, OutOption, QuietOption, present, reporting_errors, waiting
+from assay.cli.console import JsonOption, OutOption, QuietOption, present, reporting_errors, waiting, warn
 
 __all__ = ["supervised_app"]
 
@@ -35,7 +35,10 @@ def linear_core(
     out_file: OutOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Fit a linear classifier with the linear-core loss; columns of words are one-hot encoded, numbers scaled."""
+    """Fit a linear classifier with the linear-core loss.
+
+    Columns of words are one-hot encoded, numbers scaled; missing values become the most frequent word or the mean.
+    """
     import numpy as np
     from sklearn.compose import make_column_selector, make_column_transformer
     from sklearn.impute import SimpleImputer
@@ -61,16 +64,23 @@ def linear_core(
     if len(counts) < 2:
         raise ValueError(f"--target must have at least 2 classes, got {list(counts.index)}")
     if counts.min() < 2:
-        raise ValueError(f"--target must have at least 2 rows of every class, got 1 of {counts.idxmin()!r}")
+        raise ValueError(
+            "--target must have at least 2 rows of every class, got 1 of "
+            f"{counts.idxmin()} (a classifier needs classes, not measurements)"
+        )
     numbers = make_pipeline(SimpleImputer(), StandardScaler())
     words = make_pipeline(
         SimpleImputer(strategy="most_frequent"),
         OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=_MOST_WORDS, sparse_output=False),
     )
     model = make_pipeline(
-        make_column_transformer((numbers, make_column_selector(dtype_include="number")), remainder=words),
+        make_column_transformer(
+            (numbers, make_column_selector(dtype_include="number")), remainder=words, verbose_feature_names_out=False
+        ),
         LinearCoreClassifier(C=strength, tol=tol),
     )
+    if folds > counts.min():
+        warn(f"--folds is at most the size of the smallest class: {counts.min()} folds instead of {folds}")
     splits = StratifiedKFold(min(folds, int(counts.min())), shuffle=True, random_state=seed)
     with waiting(f"fitting {len(frame)} rows", quiet):
         model.fit(features, labels)

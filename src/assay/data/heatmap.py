@@ -35,6 +35,8 @@ def read_heatmap(
         - ``.npy``: a square matrix. Its diagonal, which means nothing, is set to 0.
         - ``.npz``: a square matrix ``p``, or vectors ``i``, ``j`` and ``p`` (city, city, score), optionally ``n``.
         - ``.csv``: columns i, j, p, with or without that header; lines that start with ``#`` are skipped.
+
+        Cities are numbered from 0, also when the cities themselves come from a TSPLIB file, which counts from 1.
     n : int, optional
         Number of cities; for a list of edges otherwise the ``n`` of the file or, without it, the largest city plus 1.
 

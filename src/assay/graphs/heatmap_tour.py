@@ -383,6 +383,11 @@ def heatmap_tsp(graph: nx.Graph, weight: str = "weight", *, heatmap: Heatmap = "
     TypeError, ValueError
         As for :func:`decode_heatmap`.
 
+    Notes
+    -----
+    ``traveling_salesman_problem`` hands its method a new graph that has the costs only. Pass the scores as a
+    mapping, as below; an edge attribute is not there any more.
+
     Examples
     --------
     >>> from functools import partial
