@@ -177,6 +177,7 @@ class LocalEngine(Engine):
 
     def _kill_pool(self) -> None:
         if self._pool is not None:
+            threading.excepthook = _without_killed_pools
             self._pool.shutdown(wait=False, kill_workers=True)
             self._pool = None
 
@@ -200,6 +201,13 @@ def _interrupts_postponed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def _without_killed_pools(failure: threading.ExceptHookArgs) -> None:
+    """Report an exception of a thread, but not that loky's manager misses a cell which the kill took from it."""
+    thread = failure.thread.name if failure.thread is not None else ""
+    if not (thread == "ExecutorManagerThread" and failure.exc_type is KeyError):
+        threading.__excepthook__(failure)
 
 
 def _start_worker(parent: int, path: Sequence[str]) -> None:
