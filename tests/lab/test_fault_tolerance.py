@@ -11,8 +11,6 @@ from pathlib import Path
 import assay_probe
 import pytest
 
-from assay.lab import Store, Table
-
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 STUDY, SEEDS = "probe/steady", 12
@@ -27,19 +25,12 @@ def finish(out):
     return subprocess.run(command(out), capture_output=True, text=True, timeout=120)
 
 
-def numbers(out):
-    """Everything that was measured, timings aside, in an order that does not depend on the run."""
-    table = Table.load(Store(out), assay_probe.Steady, "quick")
-    rows = table.scalars[table.scalars["metric"] != "seconds_total"]
-    return rows.sort_values(["contender", "seed", "case", "metric"]).reset_index(drop=True)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed")
     done = finish(out)
     assert done.returncode == 0, done.stderr
-    table = numbers(out)
+    table = assay_probe.numbers(out)
     assert len(table) == 3 * SEEDS * 3
     return table
 
@@ -78,7 +69,7 @@ def test_killed_at_ten_random_moments_and_resumed(tmp_path, undisturbed):
         survivors = [(path, path.read_bytes()) for path in files(tmp_path)]
     done = finish(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert numbers(tmp_path).equals(undisturbed)
+    assert assay_probe.numbers(tmp_path).equals(undisturbed)
     for path, content in survivors:
         assert path.read_bytes() == content
     if sys.platform == "linux":
@@ -99,7 +90,7 @@ def test_truncated_and_deleted_files_are_computed_again(tmp_path, undisturbed):
     assert "warning: " in done.stderr
     assert "set aside and computed again" in done.stderr
     assert len(list((tmp_path / "damaged").iterdir())) == 1
-    assert numbers(tmp_path).equals(undisturbed)
+    assert assay_probe.numbers(tmp_path).equals(undisturbed)
     assert {path: path.stat().st_mtime_ns for path in paths[2:]} == untouched
 
 
@@ -117,7 +108,7 @@ def test_two_runners_share_a_store(tmp_path, undisturbed):
     assert [runner.returncode for runner in runners] == [0, 0], said
     computed = [int(err.split(" cells computed")[0].split()[-1]) for _, err in said]
     assert sum(computed) == 3 * SEEDS, "a cell was computed twice, or not at all"
-    assert numbers(tmp_path).equals(undisturbed)
+    assert assay_probe.numbers(tmp_path).equals(undisturbed)
 
 
 def test_ctrl_c_says_how_to_resume(tmp_path, undisturbed):
@@ -132,7 +123,7 @@ def test_ctrl_c_says_how_to_resume(tmp_path, undisturbed):
     assert f"resume with: assay run {STUDY} --size quick --seeds 0:{SEEDS} --out {tmp_path}" in err
     assert "Traceback" not in err
     assert finish(tmp_path).returncode == 0
-    assert numbers(tmp_path).equals(undisturbed)
+    assert assay_probe.numbers(tmp_path).equals(undisturbed)
 
 
 def test_a_store_that_cannot_be_written_is_one_clear_message(tmp_path):

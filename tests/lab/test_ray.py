@@ -19,12 +19,6 @@ pytestmark = [
 ]
 
 
-def numbers(out):
-    rows = Table.load(Store(out), assay_probe.Steady, "quick").scalars
-    rows = rows[rows["metric"] != "seconds_total"]
-    return rows.sort_values(["contender", "seed", "case", "metric"]).reset_index(drop=True)
-
-
 @pytest.fixture(scope="module")
 def cluster():
     """A head without processors and two workers with one each, so that every cell runs on a worker node."""
@@ -42,7 +36,7 @@ def test_a_cluster_gives_the_numbers_of_this_machine(tmp_path, cluster):
     remote = lab.run([assay_probe.Steady], out=tmp_path / "ray", engine="ray", address=cluster, workers=2)
     assert remote.failures == []
     assert len(remote.computed) == len(local.computed) == 12
-    assert numbers(tmp_path / "ray").equals(numbers(tmp_path / "local"))
+    assert assay_probe.numbers(tmp_path / "ray").equals(assay_probe.numbers(tmp_path / "local"))
 
 
 def test_the_command_line_reaches_the_cluster_and_failures_stay_single(tmp_path, cluster):

@@ -47,12 +47,6 @@ def run_small(tmp_path, **settings):
     return lab.run([Small], out=tmp_path, engine=InlineEngine(), **settings)
 
 
-def numbers(tmp_path, study=Small, size="quick"):
-    rows = Table.load(Store(tmp_path), study, size).scalars
-    rows = rows[rows["metric"] != "seconds_total"]
-    return rows.sort_values(["contender", "seed", "case", "metric"]).reset_index(drop=True)
-
-
 def test_a_run_computes_what_is_missing_and_reuses_the_rest(tmp_path):
     first = run_small(tmp_path, seeds=[0])
     assert (len(first.computed), first.n_reused, first.failures) == (3, 0, [])
@@ -66,14 +60,14 @@ def test_cells_do_not_depend_on_order_or_company(tmp_path):
     run_small(tmp_path / "a")
     run_small(tmp_path / "b", seeds=[1])
     run_small(tmp_path / "b", seeds=[0])
-    assert numbers(tmp_path / "a").equals(numbers(tmp_path / "b"))
+    assert assay_probe.numbers(tmp_path / "a", Small).equals(assay_probe.numbers(tmp_path / "b", Small))
 
 
 def test_contenders_share_the_problem_but_not_their_draws(tmp_path):
     run_small(tmp_path)
-    rows = numbers(tmp_path).query("metric == 'norm' and seed == 0").set_index("contender")["value"]
+    rows = assay_probe.numbers(tmp_path, Small).query("metric == 'norm' and seed == 0").set_index("contender")["value"]
     assert rows["theirs"] == 2 * rows["ours"]
-    draws = numbers(tmp_path).query("metric == 'draw'")["value"]
+    draws = assay_probe.numbers(tmp_path, Small).query("metric == 'draw'")["value"]
     assert draws.nunique() == len(draws)
 
 

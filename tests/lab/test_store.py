@@ -1,3 +1,4 @@
+import contextlib
 import os
 import subprocess
 import sys
@@ -147,12 +148,11 @@ for action in (store.prepare, lambda: store.write(CellRecord(cell, "done", Measu
 
 def test_locks_exclude_each_other_and_end_with_the_block(tmp_path):
     one, two = Store(tmp_path), Store(tmp_path)
-    with one.locked([CELL]) as held:
-        assert held == {CELL: True}
-        with two.locked([CELL]) as refused:
-            assert refused == {CELL: False}
-    with two.locked([CELL]) as free:
-        assert free == {CELL: True}
+    with contextlib.ExitStack() as stack:
+        assert one.try_lock(CELL, stack) is True
+        assert two.try_lock(CELL, stack) is False
+    with contextlib.ExitStack() as stack:
+        assert two.try_lock(CELL, stack) is True
 
 
 def test_old_temporaries_are_swept_and_young_ones_kept(tmp_path):
@@ -214,9 +214,9 @@ def test_a_disk_without_locks_is_one_clear_message(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with (
         pytest.raises(StoreError, match=r"cannot lock a cell in the store .*: No locks available"),
-        Store(tmp_path).locked([CELL]),
+        contextlib.ExitStack() as stack,
     ):
-        pass
+        Store(tmp_path).try_lock(CELL, stack)
 
 
 def test_names_are_no_patterns(tmp_path):

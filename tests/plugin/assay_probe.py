@@ -81,3 +81,12 @@ class Hostile(Steady):
         measurement = Measurement()
         measurement.add("norm", 1.0)
         return measurement
+
+
+def numbers(out, study=Steady, size="quick"):
+    """Everything that was measured, timings aside, in an order that does not depend on the run."""
+    from assay.lab import Store, Table  # heavy, and `assay list` imports this module
+
+    rows = Table.load(Store(out), study, size).scalars
+    rows = rows[rows["metric"] != "seconds_total"]
+    return rows.sort_values(["contender", "seed", "case", "metric"]).reset_index(drop=True)

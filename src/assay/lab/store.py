@@ -14,7 +14,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +148,6 @@ class Store:
         """Sizes of a study that have at least one file."""
         paths = (self.root / "cells").glob(f"{glob.escape(study)}/*/*/*.parquet")
         return sorted({path.parent.parent.name for path in paths})
-
-    @contextlib.contextmanager
-    def locked(self, cells: Iterable[Cell]) -> Iterator[dict[Cell, bool]]:
-        """Try to lock cells for the length of a ``with`` block; says for each whether it was free."""
-        with contextlib.ExitStack() as stack:
-            yield {cell: self.try_lock(cell, stack) for cell in cells}
 
     def try_lock(self, cell: Cell, stack: contextlib.ExitStack) -> bool:
         """Lock a cell until ``stack`` is closed (or this process dies); False when another runner holds it."""
