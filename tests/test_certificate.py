@@ -125,3 +125,8 @@ def test_equal_certificates_have_one_hash_and_survive_copying():
 )
 def test_numbers_that_differ_are_not_printed_as_equal(value, bound, text):
     assert str(Certificate("s", value, bound)).endswith(f"s: {text}")
+
+
+def test_content_without_its_keys_is_refused():
+    with pytest.raises(ValueError, match="got no statement, value, bound, relation, assumptions"):
+        Certificate.from_json("{}")

@@ -202,7 +202,16 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Certificate:
-        """Inverse of :meth:`to_dict`; ``holds`` is evaluated anew, never read."""
+        """Inverse of :meth:`to_dict`; ``holds`` is evaluated anew, never read.
+
+        Raises
+        ------
+        ValueError
+            If a key is missing.
+        """
+        missing = [key for key in ("statement", "value", "bound", "relation", "assumptions") if key not in content]
+        if missing:
+            raise ValueError(f"content must be what Certificate.to_dict returns, got no {', '.join(missing)}")
         return cls(
             statement=content["statement"],
             value=float(content["value"]),
