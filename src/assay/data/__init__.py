@@ -12,6 +12,7 @@ _HOME = {
     "RelationFile": "graph",
     "TSPInstance": "tsplib",
     "encode_text": "text",
+    "load_lsat6": "lsat",
     "load_python_topics": "text",
     "load_tsplib": "tsplib",
     "read_game": "payoff",

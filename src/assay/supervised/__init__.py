@@ -1,12 +1,19 @@
 """You have labels, preferences or responses: losses, estimators, and what their training losses promise."""
 
 from assay.supervised.best_path import viterbi
-from assay.supervised.linear_core import (
-    LinearCoreTail,
-    linear_core,
-    linear_core_conjugate,
-    linear_core_slope,
+from assay.supervised.boolean_influence import influences
+from assay.supervised.choice_models import (
+    BradleyTerry,
+    Cauchit,
+    ChoiceModel,
+    ImpliedChoiceModel,
+    RaoKupper,
+    Thurstone,
+    implied_choice_model,
 )
+from assay.supervised.greedy_tree import GreedyTree, build_topdown_tree
+from assay.supervised.influence_tree_classifier import InfluenceTreeClassifier, distill
+from assay.supervised.linear_core import LinearCoreTail, linear_core, linear_core_conjugate, linear_core_slope
 from assay.supervised.linear_core_certificate import (
     ConsistencyReport,
     calibration_gap,
@@ -15,23 +22,78 @@ from assay.supervised.linear_core_certificate import (
 )
 from assay.supervised.linear_core_classifier import LinearCoreClassifier
 from assay.supervised.linear_core_loss import LinearCoreLoss
+from assay.supervised.policy_links import LogLink, PolicyLink, PowerLink
+from assay.supervised.preference import PreferenceLoss, PreferenceOutput
+from assay.supervised.preference_certificate import (
+    PreferenceFit,
+    PreferenceLossCertificate,
+    certify_preference_fit,
+    certify_preference_loss,
+)
+from assay.supervised.preference_psi import FunctionLoss, MarginLoss
+from assay.supervised.proper_loss import ProperLoss, proper_loss
+from assay.supervised.rasch import RaschResult, fit_rasch
+from assay.supervised.rasch_ability import AbilityMixture, rasch_abilities
+from assay.supervised.rasch_classical import ItemCalibration, rasch_cml, rasch_jml, rasch_mml, spectral_rasch
+from assay.supervised.rasch_estimator import RaschPGEM
+from assay.supervised.rasch_fit import RaschFitStatistics, rasch_fit_statistics
+from assay.supervised.rasch_responses import Responses, read_responses
 from assay.supervised.sequence_tagger import SequenceTagger
 from assay.supervised.structured_consistency import structured_certificates, structured_consistency_certificate
 from assay.supervised.structured_linear_core import StructuredLinearCore
 
 __all__ = [
+    "AbilityMixture",
+    "BradleyTerry",
+    "Cauchit",
+    "ChoiceModel",
     "ConsistencyReport",
+    "FunctionLoss",
+    "GreedyTree",
+    "ImpliedChoiceModel",
+    "InfluenceTreeClassifier",
+    "ItemCalibration",
     "LinearCoreClassifier",
     "LinearCoreLoss",
     "LinearCoreTail",
+    "LogLink",
+    "MarginLoss",
+    "PolicyLink",
+    "PowerLink",
+    "PreferenceFit",
+    "PreferenceLoss",
+    "PreferenceLossCertificate",
+    "PreferenceOutput",
+    "ProperLoss",
+    "RaoKupper",
+    "RaschFitStatistics",
+    "RaschPGEM",
+    "RaschResult",
+    "Responses",
     "SequenceTagger",
     "StructuredLinearCore",
+    "Thurstone",
+    "build_topdown_tree",
     "calibration_gap",
+    "certify_preference_fit",
+    "certify_preference_loss",
     "consistency_certificate",
     "consistency_constant_certificate",
+    "distill",
+    "fit_rasch",
+    "implied_choice_model",
+    "influences",
     "linear_core",
     "linear_core_conjugate",
     "linear_core_slope",
+    "proper_loss",
+    "rasch_abilities",
+    "rasch_cml",
+    "rasch_fit_statistics",
+    "rasch_jml",
+    "rasch_mml",
+    "read_responses",
+    "spectral_rasch",
     "structured_certificates",
     "structured_consistency_certificate",
     "viterbi",

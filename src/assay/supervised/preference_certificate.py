@@ -1,0 +1,525 @@
+r"""What a preference loss assumes about human choice, measured, and whether data agree.
+
+A loss of the margin is legitimate when it decreases: then for every choice model there is a proper loss of
+probabilities behind it. It is calibrated when moreover the choice model that it implies rises strictly, so that a
+trained margin can be read as a probability. Neither has to do with convexity. :func:`certify_preference_loss` measures
+these properties of a loss, :func:`certify_preference_fit` holds the probabilities of a trained model against held-out
+pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from scipy.stats import norm
+from torch import Tensor
+
+from assay.certificate import Assumption, Certificate
+from assay.result import Result
+from assay.supervised.choice_models import LEAST_RISE, ChoiceModel, ImpliedChoiceModel, resolve_choice
+from assay.supervised.preference_psi import MarginLoss, resolve_psi
+from assay.supervised.proper_loss import ProperLoss
+from assay.validation import as_float_array, check_integer, check_real
+
+__all__ = ["PreferenceFit", "PreferenceLossCertificate", "certify_preference_fit", "certify_preference_loss"]
+
+# Slopes up to this much of the steepest one count as 0: differentiation leaves so much rounding.
+_ROUNDING = 1e-12
+_LAWS = np.linspace(0.05, 0.95, 19)
+_N_PAIRS = 50
+_IDENTITY = 1e-6
+_SAME = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class PreferenceLossCertificate(Result):
+    """What was measured about a loss of the margin under a choice model.
+
+    Parameters
+    ----------
+    psi, choice : str
+        Names of the loss and of the choice model.
+    domain : tuple of float
+        Margins on which it was measured.
+    verdict : str
+        ``"compliant & calibrated"``, ``"compliant, not calibrated"``, ``"compliant on (-inf, z0]"`` (with
+        ``", not calibrated"`` where that is so), or ``"not compliant"``.
+    compliant : bool
+        Whether the loss decreases on the domain, and the proper loss behind it is one.
+    calibrated : bool
+        Whether the implied choice model rises strictly where the loss decreases.
+    compliant_until : float
+        The margin from which on the loss increases; infinite when it nowhere does on the domain, nan when it does from
+        the left end on.
+    convex : bool
+        Whether the loss is convex on the domain. Nothing depends on it.
+    link_gap : float
+        Largest difference between the implied choice model and the declared one where the loss decreases.
+    matches_choice : bool
+        Whether they are the same.
+    most_abstention : float
+        Largest probability that the declared model gives to a tie.
+    constant_known : bool
+        Whether the loss of the other outcome has a finite integral from minus infinity.
+    certificates : tuple of Certificate
+        The loss decreases; the proper loss is proper, and its regret a Bregman divergence; the implied log-odds rise;
+        the declared model leaves no negative probability.
+    """
+
+    psi: str
+    choice: str
+    domain: tuple[float, float]
+    verdict: str
+    compliant: bool
+    calibrated: bool
+    compliant_until: float
+    convex: bool
+    link_gap: float
+    matches_choice: bool
+    most_abstention: float
+    constant_known: bool
+
+
+def certify_preference_loss(
+    psi: Any, choice: Any = "btl", domain: tuple[float, float] = (-12.0, 12.0), n: int = 4801
+) -> PreferenceLossCertificate:
+    r"""Find out whether a loss of the margin is legitimate, and which human choice it assumes.
+
+    Parameters
+    ----------
+    psi : str, callable or object
+        Loss of a margin, see :func:`~assay.supervised.preference_psi.resolve_psi`.
+    choice : str, ChoiceModel, object or pair of callables, default="btl"
+        Declared choice model.
+    domain : tuple of float, default=(-12.0, 12.0)
+        Margins that training may reach; 0 is inside.
+    n : int, default=4801
+        Grid points.
+
+    Returns
+    -------
+    PreferenceLossCertificate
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a name is unknown, an object has not the methods that it needs, or the domain is none.
+
+    Notes
+    -----
+    The slopes are those of the loss as it is trained on, in float64. That the loss is proper is measured by minimising
+    the expected loss on the grid for 19 probabilities from 0.05 to 0.95. About 50000 evaluations of the loss; a tenth of
+    a second.
+
+    What is *not* promised: that people choose by a model of this kind.
+
+    References
+    ----------
+    W. Zhou, S. Zhang, B. Magdalou, J. Lambert, E. Amid, R. Nock, A. Hard. DPO Unchained: Your Training Algorithm is
+    Secretly Disentangled in Human Choice Theory (and its Loss' Convexity is Dispensable). ICML 2026.
+    arXiv:2507.07855.
+
+    Examples
+    --------
+    >>> from assay.supervised import certify_preference_loss
+    >>> for psi in ("savage", "ramp", "ipo"):
+    ...     print(psi, "-", certify_preference_loss(psi).verdict)
+    savage - compliant & calibrated
+    ramp - compliant, not calibrated
+    ipo - compliant on (-inf, 0.5]
+    """
+    loss, model = resolve_psi(psi), resolve_choice(choice)
+    low, high = _check_domain(domain)
+    grid = torch.linspace(low, high, check_integer(n, "n", minimum=101), dtype=torch.float64)
+    step = float(grid[1] - grid[0])
+    slopes = loss.slope(grid)
+    until = _decreases_until(loss, grid, slopes)
+
+    proper = ProperLoss(loss, model)
+    gap = _argmin_gap(proper, grid, _risks(proper, grid))
+    identity = _identity_residual(proper, low, high)
+    # Both halves of a pair are seen, and so the implied model needs the loss to decrease at z and at -z.
+    reach = min(-low, high, until) if until > 0 else math.nan
+    rise, link_gap = _implied_link(loss, model, reach, step)
+    abstention = model.abstention(grid)
+
+    certificates = (
+        Certificate("largest slope of the loss on the domain", float(slopes.max()), _rounding(slopes)),
+        Certificate(
+            "distance from the minimiser of the expected loss to the probability it should express, in margins",
+            gap,
+            step,
+        ),
+        Certificate("difference of the regret and the Bregman divergence of the proper loss", identity, _IDENTITY),
+        Certificate(
+            "least rise of the log-odds of the implied choice model",
+            rise,
+            LEAST_RISE,
+            ">=",
+            (Assumption("the loss decreases on the domain", math.isinf(until)),),
+        ),
+        Certificate(
+            "least probability of abstention of the declared choice model", float(abstention.min()), -_ROUNDING, ">="
+        ),
+    )
+    calibrated = certificates[3].holds
+    honest = certificates[2].holds and certificates[4].holds
+    compliant = honest and all(certificate.holds for certificate in certificates[:2])
+    if compliant:
+        verdict = "compliant & calibrated" if calibrated else "compliant, not calibrated"
+    elif honest and 0.0 < until < math.inf and _proper_until(proper, grid, until, step):
+        verdict = f"compliant on (-inf, {until:.4g}]" + ("" if calibrated else ", not calibrated")
+    else:
+        verdict = "not compliant"
+    return PreferenceLossCertificate(
+        psi=loss.name,
+        choice=model.name,
+        domain=(low, high),
+        verdict=verdict,
+        compliant=compliant,
+        calibrated=calibrated,
+        compliant_until=until,
+        convex=bool((slopes.diff() >= -_rounding(slopes)).all()),
+        link_gap=link_gap,
+        matches_choice=link_gap <= _SAME,
+        most_abstention=float(abstention.max()),
+        constant_known=proper.constant_known,
+        certificates=certificates,
+    )
+
+
+def _check_domain(domain: Any) -> tuple[float, float]:
+    if not isinstance(domain, tuple | list) or len(domain) != 2:
+        raise TypeError(f"domain must be a pair of numbers, got {domain!r}")
+    low, high = (check_real(end, "domain") for end in domain)
+    if not low < 0.0 < high:
+        raise ValueError(f"domain must be an interval with 0 inside, got ({low:g}, {high:g})")
+    return low, high
+
+
+def _rounding(slopes: Tensor) -> float:
+    return _ROUNDING * float(slopes.abs().nan_to_num(0.0, 0.0).max())
+
+
+def _decreases_until(loss: MarginLoss, grid: Tensor, slopes: Tensor) -> float:
+    """The margin at which the loss begins to increase, by bisection between the points of the grid."""
+    wrong = ~(slopes <= _rounding(slopes))
+    if not bool(wrong.any()):
+        return math.inf
+    first = int(wrong.long().argmax())
+    if first == 0:
+        return math.nan
+    low, high = float(grid[first - 1]), float(grid[first])
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if float(loss.slope(torch.tensor([middle], dtype=torch.float64))) <= 0.0:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _risks(proper: ProperLoss, grid: Tensor) -> Float[np.ndarray, "outcomes laws points"]:
+    """Both parts of the expected losses at all margins of the grid, one row per probability."""
+    with torch.no_grad():
+        chosen, rejected = proper.psi.value(grid).numpy(), proper.l0_of_margin(grid).numpy()
+    return np.stack([_LAWS[:, None] * chosen, (1.0 - _LAWS[:, None]) * rejected])
+
+
+def _argmin_gap(proper: ProperLoss, grid: Tensor, risks: Float[np.ndarray, "outcomes laws points"]) -> float:
+    """Largest distance from the margin of a probability to the minimisers of its expected loss.
+
+    Where the expected loss is flat all its minimisers count: then the loss is proper, though not strictly.
+    """
+    margins, points = proper.choice.inverse(torch.tensor(_LAWS)).numpy(), grid.numpy()
+    worst = 0.0
+    for margin, won, lost in zip(margins, *risks, strict=True):
+        if not points[0] <= margin <= points[-1]:
+            continue
+        risk = won + lost
+        if np.isnan(risk).any():
+            return math.nan
+        least = risk.argmin()
+        # Rounding of the two parts there, far below what one step away from a minimum costs.
+        best = points[risk <= risk[least] + 1e-14 * (abs(won[least]) + abs(lost[least]))]
+        inside = best[0] <= margin <= best[-1] and best[-1] - best[0] <= (len(best) - 0.5) * (points[1] - points[0])
+        worst = max(worst, 0.0 if inside else float(np.abs(best - margin).min()))
+    return worst
+
+
+def _proper_until(proper: ProperLoss, grid: Tensor, until: float, step: float) -> bool:
+    kept = grid[grid <= until]
+    return len(kept) > 1 and _argmin_gap(proper, kept, _risks(proper, kept)) <= step
+
+
+def _identity_residual(proper: ProperLoss, low: float, high: float) -> float:
+    """Largest difference of regret and divergence over random pairs of probabilities, relative to regrets above 1."""
+    ends = proper.choice.probability(torch.tensor([low, high], dtype=torch.float64)).tolist()
+    rng = np.random.default_rng(0)
+    pairs = rng.uniform(max(ends[0], 0.02), min(ends[1], 0.98), (2, _N_PAIRS))
+    regret, divergence = proper.regret(*pairs), proper.bregman(*pairs)
+    return float(np.max(np.abs(regret - divergence) / np.maximum(1.0, np.abs(regret))))
+
+
+def _implied_link(loss: MarginLoss, model: ChoiceModel, reach: float, step: float) -> tuple[float, float]:
+    """Least rise of the implied log-odds per unit of margin, and the largest distance to the declared model."""
+    if not reach > 0.0:
+        return math.nan, math.nan
+    half = torch.linspace(0.0, reach, max(3, math.ceil(reach / step)), dtype=torch.float64)
+    if reach < ImpliedChoiceModel.LIMIT:
+        half = half[:-1]  # at the end of the range the odds are infinite
+    implied = ImpliedChoiceModel(loss)
+    odds = implied.log_odds(half)
+    finite = torch.isfinite(odds)
+    # A loss that is flat from some margin on makes certain choices there, which is a limit and no fault.
+    certain = torch.isposinf(odds)
+    if not bool((finite | certain).all()) or int(finite.sum()) < 2:
+        return math.nan, math.nan
+    rise = float((odds[finite].diff() / half[finite].diff()).min())
+    both = torch.cat([half, -half])
+    with torch.no_grad():
+        distance = (implied.probability(both) - model.probability(both)).abs()
+    return rise, float(distance.max())
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class PreferenceFit(Result):
+    """How well a trained model describes held-out pairs.
+
+    Parameters
+    ----------
+    n_pairs : int
+        Pairs with an order.
+    accuracy : float
+        Share of them that the model orders as observed; a tie of the model counts half.
+    calibration_error : float
+        Mean distance between the predicted probability and the observed frequency of the response that the model
+        favours, over bins, weighted by the number of pairs.
+    outside : float
+        Share of pairs with so large a margin, to whichever side, that the loss increases with it.
+    abstention_rate : float
+        Share of all pairs that tie.
+    bin_count : numpy.ndarray of shape (n_bins,)
+        Pairs in each bin of the predicted probability, bins of equal width from 1/2 to 1.
+    bin_predicted, bin_frequency : numpy.ndarray of shape (n_bins,)
+        Mean prediction and observed frequency; nan for an empty bin.
+    bin_lower, bin_upper : numpy.ndarray of shape (n_bins,)
+        Wilson interval of the frequency.
+    certificates : tuple of Certificate
+        Calibration, range, misordered pairs against the loss and, with ties, their rate.
+    """
+
+    n_pairs: int
+    accuracy: float
+    calibration_error: float
+    outside: float
+    abstention_rate: float
+    bin_count: Int[np.ndarray, " bins"]
+    bin_predicted: Float[np.ndarray, " bins"]
+    bin_frequency: Float[np.ndarray, " bins"]
+    bin_lower: Float[np.ndarray, " bins"]
+    bin_upper: Float[np.ndarray, " bins"]
+
+
+def certify_preference_fit(
+    model: Any,
+    pairs: ArrayLike | None = None,
+    X: Any = None,
+    *,
+    psi: Any = None,
+    choice: Any = None,
+    tie: ArrayLike | None = None,
+    n_bins: int = 10,
+    confidence: float = 0.95,
+    tol: float | None = None,
+) -> PreferenceFit:
+    """Hold the probabilities of a trained model against held-out pairs.
+
+    Parameters
+    ----------
+    model : array_like or estimator
+        Differences of rewards, chosen minus rejected, one per pair (``pairs=None``); scores of items; or an estimator
+        such as :class:`~assay.supervised.PreferenceRanker` whose ``predict(X)`` gives them.
+    pairs : array_like of int of shape (n_pairs, 2), optional
+        Winner and loser of each pair, as indices of items.
+    X : array_like, optional
+        Items, for an estimator.
+    psi : str, callable or object, optional
+        The loss that was trained with, with its margin and smoothing (``PreferenceLoss.effective_psi()``); that of the
+        estimator by default, else logistic.
+    choice : str, ChoiceModel, object or pair of callables, optional
+        What turns a difference of rewards into a probability; the model implied by the loss by default. Give the
+        declared model when it was trained on ties, too.
+    tie : array_like of bool of shape (n_pairs,), optional
+        Pairs without an order.
+    n_bins : int, default=10
+        Bins of the predicted probability.
+    confidence : float, default=0.95
+        Of the intervals.
+    tol : float, optional
+        Calibration error that is accepted. By default what chance explains: the error of a calibrated model is below
+        it with probability ``confidence``.
+
+    Returns
+    -------
+    PreferenceFit
+
+    Raises
+    ------
+    ValueError, TypeError
+        If pairs are not pairs of indices of items, there is no pair with an order, or something is not finite.
+
+    Notes
+    -----
+    A pair enters once, seen from the response that the model favours, so that the bins hold independent pairs. The
+    bound by chance takes Wilson intervals that hold for all bins together, and adds up their half-widths.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.supervised import certify_preference_fit
+    >>> rng = np.random.default_rng(0)
+    >>> lead = rng.normal(size=2000)
+    >>> observed = np.where(rng.random(2000) < 1 / (1 + np.exp(-lead)), lead, -lead)
+    >>> fit = certify_preference_fit(observed)
+    >>> fit.certified, certify_preference_fit(5 * observed).certified
+    (True, False)
+    """
+    leads, effective = _leads(model, pairs, X, psi)
+    ties = np.zeros(len(leads), dtype=bool) if tie is None else _check_ties(tie, len(leads))
+    if ties.all():
+        raise ValueError("tie must leave at least one pair with an order, got none")
+    check_integer(n_bins, "n_bins", minimum=1)
+    check_real(confidence, "confidence", above=0, below=1)
+    implied = ImpliedChoiceModel(effective)
+    declared = implied if choice is None else resolve_choice(choice)
+    ordered = leads[~ties]
+    won = np.where(ordered == 0.0, 0.5, ordered > 0.0)
+    favoured = torch.tensor(np.abs(ordered))
+    with torch.no_grad():
+        ahead, behind = declared.probability(favoured), declared.probability(-favoured)
+        predicted = (ahead / (ahead + behind)).numpy()
+    count, mean, frequency, lower, upper = _bins(predicted, won, n_bins, confidence)
+    filled = count > 0
+    share = count[filled] / len(ordered)
+    # A prediction that is no number, as where the loss increases, is in no bin.
+    complete = count.sum() == len(ordered)
+    error = float(share @ np.abs(mean - frequency)[filled]) if complete else math.nan
+    _, _, _, low, high = _bins(predicted, won, n_bins, 1.0 - (1.0 - confidence) / n_bins)
+    by_chance = float(share @ np.maximum(high - frequency, frequency - low)[filled])
+
+    with torch.no_grad():
+        losses, at_zero = effective.value(torch.tensor(ordered)), effective.value(torch.zeros(1, dtype=torch.float64))
+    slopes = effective.slope(torch.linspace(-12, 12, 2401, dtype=torch.float64))
+    rounding = _rounding(slopes)
+    monotone = bool((slopes <= rounding).all())
+    outside = float((effective.slope(favoured) > rounding).double().mean())
+    independent = Assumption("the pairs are independent of each other and of the training")
+    certificates = [
+        Certificate(
+            "calibration error of the predicted probabilities",
+            error,
+            by_chance if tol is None else tol,
+            "<=",
+            (independent,),
+        ),
+        Certificate("share of pairs with margins at which the loss increases", outside, 0.0),
+        Certificate(
+            "misordered pairs, against mean loss / loss at margin 0",
+            float(1.0 - won.mean()),
+            float(losses.mean() / at_zero) * (1.0 + 1e-12),
+            "<=",
+            (
+                Assumption("the loss decreases for margins in [-12, 12]", monotone),
+                Assumption("the losses of the pairs are not negative", bool((losses >= 0.0).all())),
+            ),
+        ),
+    ]
+    if ties.any():
+        rate = float(ties.mean())
+        with torch.no_grad():
+            abstention = float(declared.abstention(torch.tensor(leads)).mean())
+        low_rate, high_rate = _wilson(rate, len(ties), confidence)
+        certificates.append(
+            Certificate(
+                "difference of the predicted and the observed rate of ties",
+                abs(abstention - rate),
+                float(max(high_rate - rate, rate - low_rate)),
+                "<=",
+                (independent,),
+            )
+        )
+    return PreferenceFit(
+        n_pairs=len(ordered),
+        accuracy=float(won.mean()),
+        calibration_error=error,
+        outside=outside,
+        abstention_rate=float(ties.mean()),
+        bin_count=count,
+        bin_predicted=mean,
+        bin_frequency=frequency,
+        bin_lower=lower,
+        bin_upper=upper,
+        certificates=tuple(certificates),
+    )
+
+
+def _leads(model: Any, pairs: Any, X: Any, psi: Any) -> tuple[np.ndarray, MarginLoss]:
+    """Differences of rewards, chosen minus rejected, and the loss."""
+    estimator = callable(getattr(model, "predict", None))
+    if estimator:
+        if X is None or pairs is None:
+            raise ValueError("X and pairs must be given for an estimator, got None")
+        scores = as_float_array(model.predict(X), "the predictions of model", ndim=1)
+        trained = getattr(model, "loss_", None)
+        if trained is not None:
+            scores = scores * trained.beta
+            psi = trained.effective_psi() if psi is None else psi
+    else:
+        scores = as_float_array(model, "model", ndim=1)
+    loss = resolve_psi("logistic" if psi is None else psi)
+    if pairs is None:
+        return scores, loss
+    index = np.asarray(pairs)
+    if index.ndim != 2 or index.shape[1] != 2 or len(index) == 0 or index.dtype.kind not in "iu":
+        raise ValueError(
+            f"pairs must be integers of shape (n_pairs, 2), got dtype {index.dtype} and shape {index.shape}"
+        )
+    if index.min() < 0 or index.max() >= len(scores):
+        wrong = index.min() if index.min() < 0 else index.max()
+        raise ValueError(f"pairs must be indices in [0, {len(scores)}), got {wrong}")
+    return scores[index[:, 0]] - scores[index[:, 1]], loss
+
+
+def _check_ties(tie: Any, n_pairs: int) -> np.ndarray:
+    ties = np.asarray(tie)
+    if ties.dtype != bool or ties.shape != (n_pairs,):
+        raise ValueError(f"tie must be bool of shape ({n_pairs},), got dtype {ties.dtype} and shape {ties.shape}")
+    return ties
+
+
+def _bins(predicted: np.ndarray, won: np.ndarray, n_bins: int, confidence: float) -> tuple[np.ndarray, ...]:
+    """Count, mean prediction, frequency and Wilson interval of each bin of [1/2, 1]."""
+    known = np.isfinite(predicted)
+    place = np.clip(((predicted[known] - 0.5) * 2.0 * n_bins).astype(int), 0, n_bins - 1)
+    count = np.bincount(place, minlength=n_bins)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(place, weights=predicted[known], minlength=n_bins) / count
+        frequency = np.bincount(place, weights=won[known], minlength=n_bins) / count
+        lower, upper = _wilson(frequency, count, confidence)
+    return count, mean, frequency, lower, upper
+
+
+def _wilson(frequency: Any, count: Any, confidence: float) -> tuple[Any, Any]:
+    """Interval of a proportion by inverting the score test."""
+    quantile = norm.ppf(0.5 + 0.5 * confidence)
+    spread = quantile**2 / count
+    centre = (frequency + 0.5 * spread) / (1.0 + spread)
+    half = np.sqrt(spread * (frequency * (1.0 - frequency) + 0.25 * spread)) / (1.0 + spread)
+    return centre - half, centre + half

@@ -1,0 +1,261 @@
+r"""Projected gradient ascent with a stochastic Armijo search, for critics that are linear in their features.
+
+On a minibatch the functional is known exactly, and so is whether a step improves it. The search starts from twice the
+step size that worked last, and halves it until
+
+.. math:: \hat J_B(\theta^+) \ge \hat J_B(\theta) + \frac{c}{\eta}|\theta^+ - \theta|^2,
+          \qquad \theta^+ = \mathrm{Proj}(\theta + \eta\nabla\hat J_B(\theta)),
+
+where a value that is not finite counts as no improvement. There is no learning rate to tune, and no step that
+explodes. :class:`~assay.transport.ArmijoSGD` is the same rule as a torch optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from assay.transport.divergence_critic import CriticProblem, Sample
+
+__all__ = ["AscentRun", "armijo_step", "ascend_by_gradient", "ascend_by_minibatches", "minibatch_rows"]
+
+FIRST_STEP = 10.0
+LARGEST_STEP = 100.0
+SMALLEST_STEP = 1e-10
+_SHARE = 0.1
+
+Parameters = Float[np.ndarray, " parameters"]
+
+
+def armijo_step(
+    theta: Parameters,
+    value: float,
+    gradient: Parameters,
+    evaluate: Callable[[Parameters], float],
+    project: Callable[[Parameters], Parameters],
+    step_size: float,
+) -> tuple[Parameters, float, float]:
+    """One step of projected ascent, as long as the functional allows.
+
+    Parameters
+    ----------
+    theta : array of shape (D + 1,)
+        Where it starts.
+    value : float
+        The functional there.
+    gradient : array of shape (D + 1,)
+        Its gradient.
+    evaluate : callable
+        The functional at other parameters.
+    project : callable
+        The closest feasible parameters.
+    step_size : float
+        The first to be tried.
+
+    Returns
+    -------
+    theta : array of shape (D + 1,)
+        Unchanged if no step size down to 1e-10 improved the functional enough.
+    value : float
+        The functional there.
+    step_size : float
+        The one that was taken; 0 if none was.
+    """
+    while step_size >= SMALLEST_STEP:
+        candidate = project(theta + step_size * gradient)
+        moved = candidate - theta
+        reached = evaluate(candidate)
+        if math.isfinite(reached) and reached >= value + _SHARE / step_size * float(moved @ moved):
+            return candidate, reached, step_size
+        step_size *= 0.5
+    return theta, value, 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class AscentRun:
+    """Where an ascent ended, and how.
+
+    Parameters
+    ----------
+    theta : array of shape (D + 1,)
+        The parameters.
+    values : array
+        The functional: after every full step, or the mean over the minibatches of every epoch.
+    step_sizes : array
+        The accepted step sizes (their median in an epoch).
+    skipped : int
+        Steps that were not made because nothing improved.
+    """
+
+    theta: Parameters
+    values: Float[np.ndarray, " records"]
+    step_sizes: Float[np.ndarray, " records"]
+    skipped: int
+
+
+def ascend_by_gradient(problem: CriticProblem, start: Parameters, max_iter: int, tol: float = 0.0) -> AscentRun:
+    """Projected gradient ascent on all rows.
+
+    Parameters
+    ----------
+    problem : CriticProblem
+        What is maximised.
+    start : array of shape (D + 1,)
+        Feasible parameters.
+    max_iter : int
+        Steps at most.
+    tol : float, default=0.0
+        Frank-Wolfe gap at which it ends.
+
+    Returns
+    -------
+    AscentRun
+    """
+    theta, step_size, step_sizes = start, 0.5 * FIRST_STEP, []
+    value = problem.value(theta, problem.scores(theta))
+    values = [value]
+    for _ in range(max_iter):
+        gradient = problem.gradient(theta)
+        if problem.gap(theta, gradient) <= tol:
+            break
+        theta, value, taken = armijo_step(
+            theta,
+            value,
+            gradient,
+            lambda x: problem.value(x, problem.scores(x)),
+            problem.project,
+            min(2.0 * step_size, LARGEST_STEP),
+        )
+        if taken == 0.0:  # the same again would be tried for ever
+            break
+        step_size = taken
+        values.append(value)
+        step_sizes.append(taken)
+    return AscentRun(theta, np.array(values), np.array([math.nan, *step_sizes]), 0)
+
+
+def ascend_by_minibatches(
+    problem: CriticProblem,
+    start: Parameters,
+    *,
+    batch_size: int,
+    epochs: int,
+    average: bool,
+    rng: np.random.Generator,
+) -> AscentRun:
+    """Stochastic projected ascent on paired minibatches of the two samples.
+
+    Parameters
+    ----------
+    problem : CriticProblem
+        What is maximised.
+    start : array of shape (D + 1,)
+        Feasible parameters.
+    batch_size : int
+        Rows of each sample in a minibatch; cut to the size of the smaller sample.
+    epochs : int
+        Passes over the larger sample.
+    average : bool
+        Return the mean of the iterates of the last epoch instead of the last one.
+    rng : numpy.random.Generator
+        The order of the rows.
+
+    Returns
+    -------
+    AscentRun
+
+    Notes
+    -----
+    Features and steps are in single precision: the noise of a minibatch is many times larger than rounding, and the
+    cosines, which are most of the work, take half the time.
+    """
+    batch_size = min(batch_size, len(problem.P), len(problem.Q))
+    steps = max(len(problem.P), len(problem.Q)) // batch_size
+    streams = minibatch_rows(problem.P, batch_size, rng), minibatch_rows(problem.Q, batch_size, rng)
+    search = _MinibatchSearch(problem, batch_size)
+    theta, step_size, skipped = start, 0.5 * FIRST_STEP, 0
+    values, step_sizes = [], []
+    for _ in range(epochs):
+        batch_values, taken, total = [], [], np.zeros_like(theta)
+        for _ in range(steps):
+            value, gradient = search.enter(theta, next(streams[0]), next(streams[1]))
+            theta, _, step = armijo_step(
+                theta, value, gradient, search.evaluate, problem.project, min(2.0 * step_size, LARGEST_STEP)
+            )
+            if step == 0.0:
+                skipped += 1
+            else:
+                step_size = step
+            batch_values.append(value)
+            taken.append(step)
+            total += theta
+        values.append(float(np.mean(batch_values)))
+        step_sizes.append(float(np.median(taken)))
+        last_mean = total / steps
+    if average and epochs:
+        theta = problem.project(last_mean)
+    return AscentRun(theta, np.array(values), np.array(step_sizes), skipped)
+
+
+class _MinibatchSearch:
+    """The functional on one minibatch, whose features stay while step sizes are tried."""
+
+    def __init__(self, problem: CriticProblem, batch_size: int):
+        self.problem, self.size = problem, batch_size
+        self.features = problem.features.astype(np.float32)
+        self.block = np.empty((2 * batch_size, problem.features.n_features), dtype=np.float32)
+
+    def enter(
+        self,
+        theta: Parameters,
+        rows_p: Integer[np.ndarray, " batch"],
+        rows_q: Integer[np.ndarray, " batch"],
+    ) -> tuple[float, Parameters]:
+        """Make the features of a minibatch; value and gradient there."""
+        points = np.concatenate([self.problem.P.points[rows_p], self.problem.Q.points[rows_q]])
+        self.features.transform(points, out=self.block)
+        value, slope = self._integrands(theta)
+        gradient = np.append(slope.astype(np.float32) @ self.block, np.float32(0.0)).astype(float)
+        gradient[-1] = slope.sum()
+        return value, gradient - self.problem.ridge * theta
+
+    def evaluate(self, theta: Parameters) -> float:
+        """The functional at other parameters."""
+        return self._integrands(theta)[0]
+
+    def _integrands(self, theta: Parameters) -> tuple[float, Float[np.ndarray, " rows"]]:
+        g = (self.block @ theta[:-1].astype(np.float32)).astype(float) + theta[-1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            p_value, p_slope, _ = self.problem.divergence.p_integrand(g[: self.size])
+            q_value, q_slope, _ = self.problem.divergence.q_integrand(g[self.size :])
+            value = float(p_value.mean() + q_value.mean()) - 0.5 * self.problem.ridge * float(theta @ theta)
+        return value, np.concatenate([p_slope, q_slope]) / self.size
+
+
+def minibatch_rows(
+    sample: Sample, batch_size: int, rng: np.random.Generator
+) -> Iterator[Integer[np.ndarray, " batch"]]:
+    """Minibatches of different rows without end: a permutation at a time, what does not fill a batch left out.
+
+    Parameters
+    ----------
+    sample : Sample
+        Where the rows come from.
+    batch_size : int
+        At most the size of the sample.
+    rng : numpy.random.Generator
+        The order.
+
+    Yields
+    ------
+    array of int of shape (batch_size,)
+        Rows of ``sample.points``.
+    """
+    while True:
+        order = rng.permutation(sample.rows)
+        for start in range(0, len(order) - batch_size + 1, batch_size):
+            yield order[start : start + batch_size]

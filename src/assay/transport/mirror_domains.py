@@ -1,0 +1,655 @@
+r"""Convex sets with a barrier: where the particles of a mirror method live.
+
+A barrier :math:`\varphi` of a convex set grows without bound at its boundary. Its gradient, the *mirror map*
+:math:`y = \nabla\varphi(x)`, takes the open set to a space without walls, in which a step of any length can be made,
+and :math:`x = \nabla\varphi^*(y)` comes back inside. Langevin dynamics in :math:`y` needs Gaussian noise whose
+covariance is the Hessian :math:`\nabla^2\varphi(x)`; every set here makes it in closed form, without a matrix square
+root.
+
+:class:`Domain` says what a set must know. :class:`Box`, :class:`Orthant` and :class:`Ball` are here, the simplex and
+its matrices in :mod:`assay.transport.mirror_simplex`, polytopes in :mod:`assay.transport.mirror_polytope`.
+:func:`as_domain` accepts sets that users write themselves.
+
+Particles are rows. Every public method takes arrays or tensors and answers in kind.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from assay.validation import as_float_array, as_generator, check_choice, check_integer, check_real
+
+__all__ = ["Ball", "Box", "Domain", "Orthant", "UserDomain", "as_domain"]
+
+# Where the entropy's dual coordinates are cut: the smallest share is then exp(-34), about the rounding of a float64.
+ENTROPY_CLIP = 34.0
+
+
+class Domain(abc.ABC):
+    r"""A convex set with a barrier.
+
+    Derive from it for a set of your own whose steps are to be made fast; for everything else an object with the
+    methods ``mirror``, ``inverse``, ``noise`` and ``slack`` will do, see :func:`as_domain`.
+
+    Parameters
+    ----------
+    barrier : str
+        One of ``barriers``.
+
+    Attributes
+    ----------
+    barriers : tuple of str
+        The barriers there are, the default first.
+    barrier : str
+        The one that is used.
+    dimension : int or None
+        Coordinates of a particle; None if any number will do. Matrices have ``dimension`` rows.
+    degrees_of_freedom : int or None
+        Dimension of the set itself: one less than ``dimension`` for a simplex.
+    repulsion : float
+        Strength of a term of the functional that keeps particles off the boundary, as far as the user declared it.
+    """
+
+    barriers: ClassVar[tuple[str, ...]] = ("log",)
+    particle_ndim: ClassVar[int] = 1
+    dimension: int | None = None
+    repulsion: float = 0.0
+
+    def __init__(self, barrier: str = "log"):
+        self.barrier = check_choice(barrier, "barrier", self.barriers)
+
+    # What a set must define, on tensors.
+
+    @abc.abstractmethod
+    def _mirror(self, x: Tensor) -> Tensor:
+        """Dual coordinates."""
+
+    @abc.abstractmethod
+    def _inverse(self, y: Tensor) -> Tensor:
+        """The point strictly inside with these dual coordinates."""
+
+    @abc.abstractmethod
+    def _noise(self, x: Tensor, xi: Tensor) -> Tensor:
+        """Linear image of standard normal ``xi`` whose covariance is the Hessian of the barrier at ``x``."""
+
+    @abc.abstractmethod
+    def _slack(self, x: Tensor) -> Tensor:
+        """Distance to the boundary or a multiple of it, one per particle; positive exactly inside."""
+
+    # What it may define.
+
+    def _project(self, x: Tensor) -> Tensor:
+        raise NotImplementedError(f"{self!r} has no projection")
+
+    def _inverse_near(self, y: Tensor, near: Tensor) -> Tensor:
+        """The same as :meth:`_inverse`, with a point close to the answer."""
+        return self._inverse(y)
+
+    def _diffuse(self, y: Tensor, xi: Tensor, scale: float, near: Tensor) -> Tensor:
+        """Dual coordinates after noise with standard deviation ``scale``, from ``y``, which may be overwritten."""
+        return y.add_(self._noise(self._inverse_near(y, near), xi), alpha=scale)
+
+    def _dual_gradient(self, gradient: Tensor) -> Tensor:
+        """A gradient with respect to the coordinates of a particle as a change of its dual coordinates."""
+        return gradient
+
+    def _exact_slack(self, x: Tensor) -> Tensor:
+        """Slack in float64 of particles in any precision."""
+        return self._slack(x.double())
+
+    def _tangent(self, direction: Tensor) -> Tensor:
+        """Orthogonal projection of a direction on those that do not leave the affine hull."""
+        return direction
+
+    def _noise_shape(self, shape: torch.Size) -> tuple[int, ...]:
+        """Shape of the normal numbers that the noise of particles of this shape takes."""
+        return tuple(shape)
+
+    def _sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        raise NotImplementedError(f"{self!r} cannot be sampled")
+
+    def _start(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        return self._sample(n, rng)
+
+    def _log_density(self, x: np.ndarray) -> np.ndarray:
+        """Logarithm of the density of what ``sample`` draws, up to a constant."""
+        return np.zeros(len(x))
+
+    @property
+    def degrees_of_freedom(self) -> int | None:
+        """Dimension of the set itself."""
+        return self.dimension
+
+    # What users call.
+
+    def mirror(self, x: ArrayLike | Tensor) -> Any:
+        """Dual coordinates of particles.
+
+        Parameters
+        ----------
+        x : array_like or Tensor of shape (particles, coordinates)
+            Strictly inside.
+
+        Returns
+        -------
+        numpy.ndarray or Tensor
+            The gradient of the barrier, a row per particle.
+        """
+        return self._in_kind(self._mirror, x)
+
+    def inverse(self, y: ArrayLike | Tensor) -> Any:
+        """Particles with the dual coordinates ``y``, strictly inside for finite ``y``."""
+        return self._in_kind(self._inverse, y)
+
+    def noise(self, x: ArrayLike | Tensor, xi: ArrayLike | Tensor) -> Any:
+        """Noise in dual coordinates with the covariance of the barrier's Hessian.
+
+        Parameters
+        ----------
+        x : array_like or Tensor of shape (particles, coordinates)
+            Where the particles are.
+        xi : array_like or Tensor of shape ``noise_shape(x)``
+            Independent standard normal numbers.
+        """
+        return self._in_kind(self._noise, x, xi)
+
+    def noise_shape(self, x: ArrayLike | Tensor) -> tuple[int, ...]:
+        """Shape of the normal numbers that :meth:`noise` takes."""
+        return self._noise_shape(torch.Size(np.shape(x)))
+
+    def slack(self, x: ArrayLike | Tensor) -> Any:
+        """How far inside each particle is: positive inside, zero on the boundary, negative outside."""
+        return self._in_kind(self._slack, x)
+
+    def contains(self, x: ArrayLike | Tensor) -> Any:
+        """Whether each particle is strictly inside."""
+        return self.slack(x) > 0
+
+    def project(self, x: ArrayLike | Tensor) -> Any:
+        """Nearest points of the closed set."""
+        return self._in_kind(self._project, x)
+
+    def sample(self, n: int, rng: Any = None) -> np.ndarray:
+        """Draw from a law on the set that has a density everywhere inside: the uniform one if there is one.
+
+        Parameters
+        ----------
+        n : int
+            Number of points.
+        rng : None, int or numpy.random.Generator, optional
+            For the draws.
+        """
+        return self._sample(check_integer(n, "n", minimum=1), as_generator(rng))
+
+    def start(self, n: int, rng: Any = None) -> np.ndarray:
+        """Draw particles to start from, away from the boundary."""
+        return self._start(check_integer(n, "n", minimum=1), as_generator(rng))
+
+    def with_barrier(self, barrier: str) -> Domain:
+        """The same set with another barrier."""
+        other = copy.copy(self)
+        other.barrier = check_choice(barrier, "barrier", self.barriers)
+        return other
+
+    def check_particles(self, x: Tensor, name: str) -> None:
+        """Refuse particles that do not have the right shape or are not strictly inside.
+
+        Raises
+        ------
+        ValueError
+            With the number of particles that are outside.
+        """
+        shape = tuple(x.shape)
+        if x.ndim != self.particle_ndim + 1 or (
+            self.dimension is not None and any(side != self.dimension for side in shape[1:])
+        ):
+            sides = ", ".join(["particles"] + [str(self.dimension or "coordinates")] * self.particle_ndim)
+            raise ValueError(f"{name} must have the shape ({sides}) to be in {self!r}, got {shape}")
+        if 0 in shape:
+            raise ValueError(f"{name} must not be empty, got shape {shape}")
+        n_outside = int((~(self._slack(x) > 0)).sum())
+        if n_outside:
+            raise ValueError(
+                f"{name} must be strictly inside {self!r}, got {n_outside} of {shape[0]} particles outside"
+            )
+
+    def _in_kind(self, method: Callable[..., Tensor], *arguments: ArrayLike | Tensor) -> Any:
+        if isinstance(arguments[0], Tensor):
+            return method(*arguments)
+        dims = self.particle_ndim + 1
+        tensors = (torch.tensor(as_float_array(argument, "points", ndim=dims)) for argument in arguments)
+        return method(*tensors).numpy()
+
+    def _need_dimension(self) -> int:
+        if self.dimension is None:
+            raise ValueError(f"{self!r} must be given its number of coordinates to be sampled")
+        return self.dimension
+
+
+class Box(Domain):
+    r"""A box :math:`\{x : l_i < x_i < u_i\}`.
+
+    Parameters
+    ----------
+    lower, upper : float or array_like of shape (d,), default=0 and 1
+        Finite bounds.
+    d : int, optional
+        Number of coordinates, if the bounds are numbers.
+    barrier : {"log", "entropy"}, default="log"
+        :math:`-\sum \log(x-l) + \log(u-x)`, or the entropy of the two shares of the side, which is biased unless the
+        target vanishes at the walls.
+    repulsion : float, default=0.0
+        Declares that the functional has a term :math:`\beta\,E\sum \log(1/(x-l)) + \log(1/(u-x))` with this
+        :math:`\beta`. The entropic barrier warns unless it is at least 0.4 times the temperature.
+
+    Examples
+    --------
+    >>> from assay.transport import Box
+    >>> Box(0, 1).inverse([[0.0, 1e3]]).round(4)
+    array([[0.5  , 0.999]])
+    """
+
+    barriers = ("log", "entropy")
+
+    def __init__(
+        self,
+        lower: ArrayLike = 0.0,
+        upper: ArrayLike = 1.0,
+        d: int | None = None,
+        *,
+        barrier: str = "log",
+        repulsion: float = 0.0,
+    ):
+        super().__init__(barrier)
+        self.repulsion = check_real(repulsion, "repulsion", minimum=0.0)
+        low, high = as_float_array(lower, "lower", ndim=(0, 1)), as_float_array(upper, "upper", ndim=(0, 1))
+        sizes = {a.shape[0] for a in (low, high) if a.ndim} | ({check_integer(d, "d", minimum=1)} if d else set())
+        if d is not None:
+            check_integer(d, "d", minimum=1)
+        if len(sizes) > 1:
+            raise ValueError(f"lower, upper and d must agree on the number of coordinates, got {sorted(sizes)}")
+        if not np.all(low < high):
+            raise ValueError("lower must be less than upper in every coordinate")
+        if not np.all(np.isfinite(high - low)):
+            raise ValueError("upper must be at a finite distance from lower")
+        self.dimension = sizes.pop() if sizes else None
+        self.lower, self.upper = low.copy(), high.copy()
+
+    def __repr__(self) -> str:
+        sides = f"{_brief(self.lower)}, {_brief(self.upper)}"
+        return f"Box({sides}, d={self.dimension}, barrier={self.barrier!r})"
+
+    def _bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds in the precision of the particles, rounded inwards."""
+        low, high = (torch.as_tensor(side, device=x.device) for side in (self.lower, self.upper))
+        if x.dtype == torch.float64:
+            return low, high
+        near_low, near_high = low.to(x.dtype), high.to(x.dtype)
+        inf = torch.full_like(near_low, torch.inf), torch.full_like(near_high, torch.inf)
+        return (
+            torch.where(near_low.double() < low, torch.nextafter(near_low, inf[0]), near_low),
+            torch.where(near_high.double() > high, torch.nextafter(near_high, -inf[1]), near_high),
+        )
+
+    def _mirror(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        low, high = self._bounds(x)
+        if self.barrier == "entropy":
+            return ((x - low).log_() - (high - x).log_()).div_(high - low)
+        return (high - x).reciprocal_().sub_((x - low).reciprocal_())
+
+    def _inverse(self, y: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        low, high = self._bounds(y)
+        width = high - low
+        scaled = y * width
+        if self.barrier == "entropy":
+            share = scaled.clamp_(-ENTROPY_CLIP, ENTROPY_CLIP).sigmoid_()
+            return torch.addcmul(low, share, width).clamp_(torch.nextafter(low, high), torch.nextafter(high, low))
+        size = scaled.abs()
+        # Distance from the nearer wall, in units of the side: no cancellation however close it is.
+        near = (size * size).add_(4.0).sqrt_().add_(size).add_(2.0).reciprocal_().mul_(2.0).mul_(width)
+        x = torch.where(y > 0, high - near, low + near)
+        return x.clamp_(torch.nextafter(low, high), torch.nextafter(high, low))
+
+    def _noise(self, x: Float[Tensor, "particles d"], xi: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        low, high = self._bounds(x)
+        if self.barrier == "entropy":
+            return xi / ((x - low) * (high - x)).sqrt_()
+        return xi * ((x - low).pow_(-2).add_((high - x).pow_(-2))).sqrt_()
+
+    def _diffuse(self, y: Tensor, xi: Tensor, scale: float, near: Tensor) -> Tensor:
+        if self.barrier == "entropy":
+            return super()._diffuse(y, xi, scale, near)
+        # With s = sqrt(y^2 + 4) in units of the side, the second derivative of the barrier is s (s + 2).
+        low, high = self._bounds(y)
+        width = high - low
+        root = (y * width).square_().add_(4.0).sqrt_()
+        root = root.mul_(root + 2.0).sqrt_().div_(width)
+        return y.addcmul_(root, xi, value=scale)
+
+    def _slack(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, " particles"]:
+        low, high = self._bounds(x)
+        return torch.minimum(x - low, high - x).amin(dim=1)
+
+    def _project(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        return x.clamp(*self._bounds(x))
+
+    def _sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.uniform(self.lower, self.upper, (n, self._need_dimension()))
+
+    def _start(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        share = rng.uniform(0.05, 0.95, (n, self._need_dimension()))
+        return self.lower + share * (self.upper - self.lower)
+
+
+class Orthant(Domain):
+    r"""The positive orthant :math:`\{x : x_i > 0\}`.
+
+    Parameters
+    ----------
+    d : int, optional
+        Number of coordinates; needed for drawing particles only.
+    barrier : {"log", "hybrid"}, default="log"
+        :math:`-\sum \log x_i`, whose diffusion is solved exactly; its dual coordinates are negative, and a step whose
+        gradient pushes a particle outwards by more than ``1 / x_i`` is refused. ``"hybrid"`` adds
+        :math:`\tfrac12\|x\|^2`: then every step is possible.
+
+    Notes
+    -----
+    There is no uniform law: :meth:`sample` draws exponential numbers.
+
+    Examples
+    --------
+    >>> from assay.transport import Orthant
+    >>> Orthant(2).mirror([[0.5, 4.0]])
+    array([[-2.  , -0.25]])
+    """
+
+    barriers = ("log", "hybrid")
+
+    def __init__(self, d: int | None = None, *, barrier: str = "log"):
+        super().__init__(barrier)
+        self.dimension = None if d is None else check_integer(d, "d", minimum=1)
+
+    def __repr__(self) -> str:
+        return f"Orthant({self.dimension}, barrier={self.barrier!r})"
+
+    def _mirror(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        y = x.reciprocal().neg_()
+        return y.add_(x) if self.barrier == "hybrid" else y
+
+    def _inverse(self, y: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        if self.barrier == "hybrid":
+            # (y + root) / 2 without cancellation for negative y
+            larger = (y * y).add_(4.0).sqrt_().add_(y.abs()).mul_(0.5)
+            x = torch.where(y > 0, larger, larger.reciprocal())
+            return x.clamp_(min=torch.finfo(y.dtype).tiny)
+        if bool((y >= 0).any()):
+            raise ValueError(
+                "lr must be smaller: the step takes a particle of the orthant past infinity (its dual coordinate with "
+                "the log barrier is no longer negative); lower lr or use barrier='hybrid'"
+            )
+        return y.reciprocal().neg_().clamp_(min=torch.finfo(y.dtype).tiny)
+
+    def _noise(self, x: Float[Tensor, "particles d"], xi: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        if self.barrier == "hybrid":
+            return xi * x.pow(-2).add_(1.0).sqrt_()
+        return xi / x
+
+    def _diffuse(self, y: Tensor, xi: Tensor, scale: float, near: Tensor) -> Tensor:
+        if self.barrier == "hybrid":
+            return super()._diffuse(y, xi, scale, near)
+        # dY = -Y scale dB is geometric Brownian motion, which keeps its sign.
+        return y.mul_((xi * -scale).sub_(0.5 * scale**2).exp_())
+
+    def _slack(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, " particles"]:
+        return x.amin(dim=1)
+
+    def _project(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        return x.clamp(min=0.0)
+
+    def _sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.exponential(size=(n, self._need_dimension()))
+
+    def _log_density(self, x: np.ndarray) -> np.ndarray:
+        return -x.sum(axis=1)
+
+    def _start(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.gamma(3.0, 1.0 / 3.0, (n, self._need_dimension()))
+
+
+class Ball(Domain):
+    r"""A Euclidean ball, with the barrier :math:`-\log(1 - \|x-c\|^2/r^2)`.
+
+    Parameters
+    ----------
+    d : int
+        Number of coordinates.
+    radius : float, default=1.0
+        Its radius.
+    center : array_like of shape (d,), optional
+        Its centre; the origin by default.
+    barrier : {"log"}, default="log"
+        There is one.
+
+    Examples
+    --------
+    >>> from assay.transport import Ball
+    >>> Ball(2).inverse([[3.0, 4.0]]).round(6)
+    array([[0.491882, 0.655843]])
+    """
+
+    def __init__(self, d: int, radius: float = 1.0, center: ArrayLike | None = None, *, barrier: str = "log"):
+        super().__init__(barrier)
+        self.dimension = check_integer(d, "d", minimum=1)
+        self.radius = check_real(radius, "radius", above=0.0)
+        self.center = np.zeros(self.dimension) if center is None else as_float_array(center, "center", ndim=1).copy()
+        if self.center.shape != (self.dimension,):
+            raise ValueError(f"center must have length {self.dimension}, got {self.center.shape[0]}")
+
+    def __repr__(self) -> str:
+        where = f", center={_brief(self.center)}" if self.center.any() else ""
+        return f"Ball({self.dimension}, radius={self.radius:g}{where}, barrier={self.barrier!r})"
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """In units of the radius, from the centre."""
+        if self.center.any():
+            x = x - torch.as_tensor(self.center, dtype=x.dtype, device=x.device)
+        return x / self.radius if self.radius != 1.0 else x
+
+    def _mirror(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        z = self._scaled(x)
+        return z * (2.0 / self.radius / self._room(z))
+
+    def _inverse(self, y: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        w = y * self.radius if self.radius != 1.0 else y
+        shrink = 1.0 + torch.hypot(torch.ones((), dtype=y.dtype, device=y.device), _norms(w))
+        # Rounding must not put a far particle on the sphere.
+        most = 1.0 - 8.0 * torch.finfo(y.dtype).eps
+        shrink = torch.maximum(shrink, _norms(w).div_(most)).reciprocal_().mul_(self.radius)
+        x = w * shrink
+        return x.add_(torch.as_tensor(self.center, dtype=y.dtype, device=y.device)) if self.center.any() else x
+
+    def _noise(
+        self, x: Float[Tensor, "particles d"], xi: Float[Tensor, "particles d_plus_1"]
+    ) -> Float[Tensor, "particles d"]:
+        z = self._scaled(x)
+        room = self._room(z)
+        radial = z * (2.0 / self.radius / room * xi[:, -1:])
+        return radial.addcmul_((2.0 / room).sqrt_().div_(self.radius), xi[:, :-1])
+
+    def _diffuse(self, y: Tensor, xi: Tensor, scale: float, near: Tensor) -> Tensor:
+        # In units of the radius, 2 / (1 - |z|^2) = 1 + q with q = sqrt(1 + |w|^2), and 2 z / (1 - |z|^2) = w.
+        one = torch.ones((), dtype=y.dtype, device=y.device)
+        across = torch.hypot(one, _norms(y).mul_(self.radius)).add_(1.0).sqrt_().mul_(scale / self.radius)
+        return y.mul_(xi[:, -1:].mul(scale).add_(1.0)).addcmul_(across, xi[:, :-1])
+
+    def _noise_shape(self, shape: torch.Size) -> tuple[int, ...]:
+        return shape[0], shape[1] + 1
+
+    def _slack(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, " particles"]:
+        return (1.0 - _norms(self._scaled(x))[:, 0]) * self.radius
+
+    def _project(self, x: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:
+        z = self._scaled(x)
+        return x + (z / _norms(z).clamp_(min=1.0)).sub_(z).mul_(self.radius)
+
+    def _sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        direction = rng.standard_normal((n, self.dimension))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        return self.center + self.radius * rng.random((n, 1)) ** (1.0 / self.dimension) * direction
+
+    def _start(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        z = 0.1 * rng.standard_normal((n, self.dimension))
+        z /= np.maximum(1.0, np.linalg.norm(z, axis=1, keepdims=True) / 0.9)
+        return self.center + self.radius * z
+
+    @staticmethod
+    def _room(z: Tensor) -> Tensor:
+        """``1 - |z|^2`` as a product, which keeps its digits near the sphere."""
+        norm = _norms(z)
+        return (1.0 - norm).mul_(norm.add_(1.0))
+
+
+class UserDomain(Domain):
+    """A set that a user wrote, see :func:`as_domain`.
+
+    Parameters
+    ----------
+    given : object
+        With the methods ``mirror``, ``inverse``, ``noise`` and ``slack``.
+    """
+
+    def __init__(self, given: Any):
+        super().__init__()
+        self.given = given
+        self.dimension = getattr(given, "dimension", None)
+
+    def __repr__(self) -> str:
+        return type(self.given).__name__
+
+    @property
+    def degrees_of_freedom(self) -> int | None:
+        """Dimension of the set itself, if the user said it."""
+        return getattr(self.given, "degrees_of_freedom", self.dimension)
+
+    def with_barrier(self, barrier: str) -> Domain:
+        """Refused: the object is the barrier."""
+        raise ValueError(f"barrier must be None for a set with a mirror map of its own, got {barrier!r}")
+
+    def check_particles(self, x: Tensor, name: str) -> None:
+        """As for every set, and that the maps fit together at these particles."""
+        super().check_particles(x, name)
+        there = self._mirror(x)
+        back = self._inverse(there)
+        tolerance = 1e3 * torch.finfo(x.dtype).eps ** 0.5
+        error = float((back - x).abs().max() / (1.0 + x.abs().max()))
+        if not error <= tolerance:
+            raise ValueError(f"inverse of {self!r} must undo mirror, got a relative error of {error:.3g}")
+        noise = self._noise(x, torch.ones(self._noise_shape(x.shape), dtype=x.dtype, device=x.device))
+        if noise.shape != there.shape or not bool(torch.isfinite(noise).all()):
+            raise ValueError(
+                f"noise of {self!r} must be finite and have the shape of the dual coordinates {tuple(there.shape)}, "
+                f"got {tuple(noise.shape)}"
+            )
+
+    def _mirror(self, x: Tensor) -> Tensor:
+        return self._called("mirror", x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self._called("inverse", y)
+
+    def _noise(self, x: Tensor, xi: Tensor) -> Tensor:
+        return self._called("noise", x, xi)
+
+    def _slack(self, x: Tensor) -> Tensor:
+        slack = self._called("slack", x)
+        if slack.shape != x.shape[:1]:
+            raise ValueError(f"slack of {self!r} must have the shape {tuple(x.shape[:1])}, got {tuple(slack.shape)}")
+        return slack
+
+    def _project(self, x: Tensor) -> Tensor:
+        return self._called("project", x) if hasattr(self.given, "project") else super()._project(x)
+
+    def _dual_gradient(self, gradient: Tensor) -> Tensor:
+        return self._called("dual_gradient", gradient) if hasattr(self.given, "dual_gradient") else gradient
+
+    def _noise_shape(self, shape: torch.Size) -> tuple[int, ...]:
+        return tuple(self.given.noise_shape(shape)) if hasattr(self.given, "noise_shape") else tuple(shape)
+
+    def _sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        if not hasattr(self.given, "sample"):
+            return super()._sample(n, rng)
+        return as_float_array(self.given.sample(n, rng), "sample", ndim=2)
+
+    def _log_density(self, x: np.ndarray) -> np.ndarray:
+        if not hasattr(self.given, "log_density"):
+            return super()._log_density(x)
+        return as_float_array(self.given.log_density(x), "log_density", ndim=1)
+
+    def _called(self, method: str, *arguments: Tensor) -> Tensor:
+        answer = getattr(self.given, method)(*arguments)
+        if not isinstance(answer, Tensor):
+            raise TypeError(f"{method} of {self!r} must return a torch.Tensor, got {type(answer).__name__}")
+        return answer
+
+
+def as_domain(given: Any, name: str = "domain") -> Domain:
+    """Accept a set: one of ours, or an object that a user wrote.
+
+    Parameters
+    ----------
+    given : Domain or object
+        An object has four methods on tensors, a particle per row: ``mirror(x)``, ``inverse(y)``, ``noise(x, xi)`` and
+        ``slack(x)`` (one number per particle, positive exactly inside). It may have ``project(x)``,
+        ``dual_gradient(g)`` and ``noise_shape(shape)``; the arrays ``sample(n, rng)`` and ``log_density(x)`` of a law
+        to check the fixed point with; and numbers ``dimension`` and ``degrees_of_freedom``.
+    name : str, default="domain"
+        Name of the argument, for the message.
+
+    Returns
+    -------
+    Domain
+
+    Raises
+    ------
+    TypeError
+        That names the methods which are missing.
+
+    Examples
+    --------
+    >>> from assay.transport.mirror_domains import as_domain
+    >>> class HalfLine:
+    ...     def mirror(self, x):
+    ...         return x - 1 / x
+    >>> as_domain(HalfLine())
+    Traceback (most recent call last):
+        ...
+    TypeError: domain must have the methods mirror, inverse, noise, slack, but HalfLine lacks inverse, noise, slack
+    """
+    if isinstance(given, Domain):
+        return given
+    required = ("mirror", "inverse", "noise", "slack")
+    missing = [method for method in required if not callable(getattr(given, method, None))]
+    if missing or isinstance(given, type):
+        kind = given.__name__ + " (a class, not an object)" if isinstance(given, type) else type(given).__name__
+        raise TypeError(
+            f"{name} must have the methods {', '.join(required)}, but {kind} lacks {', '.join(missing or required)}"
+        )
+    return UserDomain(given)
+
+
+def _norms(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=1, keepdim=True)
+
+
+def _brief(bounds: np.ndarray) -> str:
+    return np.array2string(bounds, precision=6, separator=", ", threshold=8, edgeitems=2)
