@@ -8,10 +8,8 @@ from jaxtyping import Int8
 __all__ = ["load_lsat6"]
 
 # How many people gave each of the 32 patterns of answers, from 00000 to 11111; the first item is the leftmost digit.
-_COUNTS = (
-    (3, 6, 2, 11, 1, 1, 3, 4, 1, 8, 0, 16, 0, 3, 2, 15)
-    + (10, 29, 14, 81, 3, 28, 15, 80, 16, 56, 21, 173, 11, 61, 28, 298)
-)  # fmt: skip
+_COUNTS = (3, 6, 2, 11, 1, 1, 3, 4, 1, 8, 0, 16, 0, 3, 2, 15,
+           10, 29, 14, 81, 3, 28, 15, 80, 16, 56, 21, 173, 11, 61, 28, 298)  # fmt: skip
 
 
 def load_lsat6() -> Int8[np.ndarray, "1000 5"]:

@@ -1,7 +1,9 @@
 """You have labels, preferences or responses: losses, estimators, and what their training losses promise."""
 
+from assay.supervised.amplitude_estimation import amplitude_estimate
 from assay.supervised.best_path import viterbi
 from assay.supervised.boolean_influence import influences
+from assay.supervised.bregman_projection import Projection, bregman_project
 from assay.supervised.choice_models import (
     BradleyTerry,
     Cauchit,
@@ -31,6 +33,8 @@ from assay.supervised.preference_certificate import (
     certify_preference_loss,
 )
 from assay.supervised.preference_psi import FunctionLoss, MarginLoss
+from assay.supervised.preference_ranker import PreferenceRanker
+from assay.supervised.preference_trainer import PreferenceTrainer
 from assay.supervised.proper_loss import ProperLoss, proper_loss
 from assay.supervised.rasch import RaschResult, fit_rasch
 from assay.supervised.rasch_ability import AbilityMixture, rasch_abilities
@@ -41,6 +45,7 @@ from assay.supervised.rasch_responses import Responses, read_responses
 from assay.supervised.sequence_tagger import SequenceTagger
 from assay.supervised.structured_consistency import structured_certificates, structured_consistency_certificate
 from assay.supervised.structured_linear_core import StructuredLinearCore
+from assay.supervised.tabular_policy import tabular_policy
 
 __all__ = [
     "AbilityMixture",
@@ -64,6 +69,9 @@ __all__ = [
     "PreferenceLoss",
     "PreferenceLossCertificate",
     "PreferenceOutput",
+    "PreferenceRanker",
+    "PreferenceTrainer",
+    "Projection",
     "ProperLoss",
     "RaoKupper",
     "RaschFitStatistics",
@@ -73,6 +81,8 @@ __all__ = [
     "SequenceTagger",
     "StructuredLinearCore",
     "Thurstone",
+    "amplitude_estimate",
+    "bregman_project",
     "build_topdown_tree",
     "calibration_gap",
     "certify_preference_fit",
@@ -96,5 +106,6 @@ __all__ = [
     "spectral_rasch",
     "structured_certificates",
     "structured_consistency_certificate",
+    "tabular_policy",
     "viterbi",
 ]

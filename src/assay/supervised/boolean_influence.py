@@ -345,8 +345,7 @@ def table_influences(
     >>> table_influences(np.array([0, 0, 0, 1], dtype=np.uint8), np.array([0.5, 0.5]))
     (0.25, array([0.25, 0.25]))
     """
-    low = min(len(p), _LOW_BITS)
-    ones, flips = _weighted_flips(values, bit_weights(p[:low]), bit_weights(p[low:]), len(p))
+    ones, flips = _weighted_flips(values, p, min(len(p), _LOW_BITS))
     return ones, 2.0 * p * (1.0 - p) * flips
 
 
@@ -369,23 +368,30 @@ def bit_weights(p: Float[np.ndarray, " k"]) -> Float[np.ndarray, " size"]:
     >>> bit_weights(np.array([0.25, 0.5])).tolist()
     [0.375, 0.125, 0.375, 0.125]
     """
-    weights = np.ones(1)
-    for probability in p:
-        weights = np.concatenate([weights * (1.0 - probability), weights * probability])
+    return _products(p)
+
+
+@njit(cache=True)
+def _products(p: Any) -> Any:
+    weights = np.ones(1 << p.size)
+    for i in range(p.size):
+        half = 1 << i
+        for j in range(half):
+            weights[j + half] = weights[j] * p[i]
+            weights[j] *= 1.0 - p[i]
     return weights
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
-def _weighted_flips(values: Any, low_weights: Any, high_weights: Any, k: int) -> Any:  # pragma: no cover  (compiled)
+def _weighted_flips(values: Any, p: Any, low: int) -> Any:
     """Weight of the ones, and of the points at which a flip changes the function.
 
     A weight is the product of one for the low bits and one for the high bits. Sums over the low bits are added up over
     the high bits, which needs no table of weights and keeps rounding errors near machine precision.
     """
+    k = p.size
+    low_weights, high_weights = _products(p[:low]), _products(p[low:])
     block = low_weights.size
-    low = 0
-    while (1 << low) < block:
-        low += 1
     flips = np.zeros(k)
     ones = 0.0
     for high in range(high_weights.size):

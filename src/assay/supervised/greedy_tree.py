@@ -486,4 +486,4 @@ def _as_depths(reference: tuple[float, float] | GreedyTree | None) -> tuple[floa
     if not isinstance(reference, tuple | list) or len(reference) != 2:
         raise TypeError(f"reference must be a GreedyTree or a pair (depth, average depth), got {reference!r}")
     depth = check_real(reference[0], "reference depth", minimum=0)
-    return depth, check_real(reference[1], "reference average depth", minimum=0, maximum=depth)
+    return depth, check_real(reference[1], "reference average depth", minimum=0, maximum=depth * (1.0 + 1e-9))

@@ -247,7 +247,7 @@ def grow(source: LeafSource, eps: float, max_leaves: int) -> Growth:
     while True:
         growth.status = (
             "reached"
-            if growth.error <= eps + ROUNDING
+            if growth.error <= eps * (1.0 + ROUNDING)
             else "stalled"
             if not heap
             else "budget"

@@ -1,15 +1,15 @@
-r"""Rasch models by Polya-Gamma expectation maximisation: abilities and difficulties together, with a proof of optimality.
+r"""Rasch models by Polya-Gamma expectation maximisation: abilities and difficulties at once, to a proven optimum.
 
 A Rasch model says that user ``u`` answers item ``i`` rightly with probability :math:`\sigma(\theta_u - \beta_i)`. With
 normal priors the log-posterior of all abilities and difficulties is strongly concave, and one latent Polya-Gamma
-variable per response makes it a quadratic that is maximised in closed form. Iterating never decreases the log-posterior,
-missing responses are cells that are left out, and the gradient at the answer bounds how far it is from the best one.
+variable per response makes it a quadratic that is maximised in closed form. Iterating never decreases it, missing
+responses are cells that are left out, and the gradient at the answer bounds how far it is from the best one.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,10 +66,10 @@ class RaschResult(Result):
         Labels, when the responses had them.
     """
 
-    abilities: Float[np.ndarray, "users"]
-    difficulties: Float[np.ndarray, "items"]
-    se_abilities: Float[np.ndarray, "users"]
-    se_difficulties: Float[np.ndarray, "items"]
+    abilities: Float[np.ndarray, " users"]
+    difficulties: Float[np.ndarray, " items"]
+    se_abilities: Float[np.ndarray, " users"]
+    se_difficulties: Float[np.ndarray, " items"]
     log_posterior: float
     log_likelihood: float
     v_theta: float
@@ -98,13 +98,13 @@ def fit_rasch(
     X: Any,
     *,
     mask: Any = None,
-    v_theta: float | Literal["moment"] = 1.0,
+    v_theta: float | str = 1.0,
     v_beta: float = 1.0,
-    update: Literal["joint", "coordinate"] = "joint",
-    init: Literal["zeros", "spectral"] = "zeros",
+    update: str = "joint",
+    init: str = "zeros",
     tol: float = 1e-8,
     max_iter: int = 2000,
-    identification: Literal["prior", "center"] = "prior",
+    identification: str = "prior",
     accelerate: bool = False,
     callback: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> RaschResult:
@@ -155,7 +155,7 @@ def fit_rasch(
     TypeError
         If ``X`` is sparse without a mask, or an argument is of the wrong type.
     ValueError
-        If ``X`` has values other than 0, 1 and nan, or fewer than 2 users or items; an argument is outside its range; or
+        If ``X`` has values other than 0, 1 and nan, or fewer than 2 users or items; an argument is out of range; or
         a variance is infinite and the maximum is not attained, with the name of a user or an item that is to blame.
 
     Warns
@@ -171,7 +171,7 @@ def fit_rasch(
 
     References
     ----------
-    T. Agarwal, S. Shejole, A. Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR 306, 2026.
+    Agarwal, Shejole, Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR 306:869-899, 2026.
     N. G. Polson, J. G. Scott, J. Windle. Bayesian inference for logistic models using Polya-Gamma latent variables.
     Journal of the American Statistical Association 108, 2013.
 
@@ -257,6 +257,6 @@ def _require_maximum(responses: Responses, v_theta: float, v_beta: float) -> Non
         require_comparable_items(responses)
 
 
-def _spectral_start(responses: Responses) -> Float[np.ndarray, "items"]:
+def _spectral_start(responses: Responses) -> Float[np.ndarray, " items"]:
     # Half a comparison each way connects items that nobody compared.
     return spectral_difficulties(responses.comparisons() + 0.5)

@@ -25,7 +25,7 @@ _NEWTON_STEPS = 200
 
 def rasch_abilities(
     X: Any, difficulties: ArrayLike, *, v_theta: float = 1.0, mask: Any = None
-) -> tuple[Float[np.ndarray, "users"], Float[np.ndarray, "users"]]:
+) -> tuple[Float[np.ndarray, " users"], Float[np.ndarray, " users"]]:
     """Abilities and their standard errors, with the difficulties held fixed.
 
     Parameters
@@ -68,8 +68,8 @@ def rasch_abilities(
 
 
 def solve_abilities(
-    responses: Responses, difficulties: Float[np.ndarray, "items"], v_theta: float
-) -> tuple[Float[np.ndarray, "users"], Float[np.ndarray, "users"]]:
+    responses: Responses, difficulties: Float[np.ndarray, " items"], v_theta: float
+) -> tuple[Float[np.ndarray, " users"], Float[np.ndarray, " users"]]:
     """As :func:`rasch_abilities`, of a checked table."""
     n_users, n_items = responses.shape
     counts, right = responses.totals[:2]

@@ -5,8 +5,8 @@ gradient at *any* point then bounds how far that point is below the maximum,
 
 .. math:: Q^* - Q \le \tfrac12 v_\theta |g_\theta|^2 + \tfrac12 v_\beta |g_\beta|^2 ,
 
-and no eigenvalue is needed. The gradient is a table of residuals added up along rows and columns; here it is added up cell
-by cell from the table, without the sufficient totals and groups that the iteration works with.
+and no eigenvalue is needed. The gradient is a table of residuals added up along rows and columns; here that is done
+cell by cell, without the sufficient totals and groups that the iteration works with.
 """
 
 import math
@@ -59,8 +59,8 @@ class Posterior:
 
 def posterior_at(
     responses: Responses,
-    abilities: Float[np.ndarray, "users"],
-    difficulties: Float[np.ndarray, "items"],
+    abilities: Float[np.ndarray, " users"],
+    difficulties: Float[np.ndarray, " items"],
     v_theta: float,
     v_beta: float,
 ) -> Posterior:
@@ -124,7 +124,7 @@ def rate_bound(largest_margin: float) -> float:
     --------
     >>> from assay.supervised.rasch_certificate import rate_bound
     >>> round(rate_bound(2.0), 4)
-    0.4485
+    0.4486
     """
     if largest_margin < 1e-4:
         return largest_margin**2 / 6.0
@@ -211,7 +211,8 @@ def rasch_certificates(
 
     Examples
     --------
-    >>> from assay.supervised import fit_rasch, rasch_certificates
+    >>> from assay.supervised import fit_rasch
+    >>> from assay.supervised.rasch_certificate import rasch_certificates
     >>> X = [[1, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1]]
     >>> fit = fit_rasch(X)
     >>> rasch_certificates(X, fit.abilities, fit.difficulties)[0].holds
@@ -242,9 +243,7 @@ def certificates_at(
     size = abs(at.log_posterior)
     if math.isinf(at.gap_bound):
         problem = RaschProblem(responses, at.v_theta, at.v_beta, grouped=False)
-        decrement = problem.newton_decrement(
-            at.abilities, at.difficulties, at.ability_gradient, at.difficulty_gradient
-        )
+        decrement = problem.newton_decrement(at.abilities, at.difficulties, at.ability_gradient, at.difficulty_gradient)
         estimate = Assumption("a quadratic model is exact: this is an estimate, and with an infinite variance no bound")
         certificates = [
             Certificate(

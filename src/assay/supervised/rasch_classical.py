@@ -61,10 +61,10 @@ class ItemCalibration(Result):
         Labels, when the responses had them.
     """
 
-    difficulties: Float[np.ndarray, "items"]
-    se_difficulties: Float[np.ndarray, "items"]
-    abilities: Float[np.ndarray, "users"]
-    se_abilities: Float[np.ndarray, "users"]
+    difficulties: Float[np.ndarray, " items"]
+    se_difficulties: Float[np.ndarray, " items"]
+    abilities: Float[np.ndarray, " users"]
+    se_abilities: Float[np.ndarray, " users"]
     log_likelihood: float = math.nan
     ability_scale: float = math.nan
     n_iter: int = 0
@@ -108,7 +108,7 @@ def require_comparable_items(responses: Responses) -> Float[np.ndarray, "items i
     return wins
 
 
-def spectral_difficulties(wins: Float[np.ndarray, "items items"]) -> Float[np.ndarray, "items"]:
+def spectral_difficulties(wins: Float[np.ndarray, "items items"]) -> Float[np.ndarray, " items"]:
     """Centred logarithm of the stationary distribution of the chain that moves from solved to unsolved items.
 
     Parameters
@@ -297,8 +297,8 @@ def _conditional_parts(responses: Responses) -> list[tuple[np.ndarray, np.ndarra
 
 
 def _symmetric(
-    logs: Float[np.ndarray, "points items"], counts: Float[np.ndarray, "totals"]
-) -> tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points items"]]:
+    logs: Float[np.ndarray, "points items"], counts: Float[np.ndarray, " totals"]
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "points items"]]:
     """Sum of counts times the logarithms of elementary symmetric functions, and its derivative in ``logs``."""
     n_points, n_items = logs.shape
     prefix = np.full((n_items + 1, n_points, n_items + 1), -np.inf)
@@ -319,9 +319,7 @@ def _symmetric(
     return value, expected
 
 
-def rasch_mml(
-    X: Any, nodes: int = 61, *, mask: Any = None, tol: float = 1e-8, max_iter: int = 1000
-) -> ItemCalibration:
+def rasch_mml(X: Any, nodes: int = 61, *, mask: Any = None, tol: float = 1e-8, max_iter: int = 1000) -> ItemCalibration:
     r"""Difficulties and the scale of the abilities by marginal maximum likelihood.
 
     Abilities are normal with mean 0 and standard deviation ``s``, and integrated out by a Gauss-Hermite rule.
@@ -533,7 +531,7 @@ def _without_extremes(responses: Responses) -> tuple[np.ndarray, np.ndarray, np.
     return users, items, abilities, difficulties
 
 
-def _limits(counts: np.ndarray, right: np.ndarray) -> Float[np.ndarray, "n"]:
+def _limits(counts: np.ndarray, right: np.ndarray) -> Float[np.ndarray, " n"]:
     return np.where(counts == 0, np.nan, np.where(right == 0, -np.inf, np.inf))
 
 
@@ -561,8 +559,8 @@ def require_mixed_answers(responses: Responses, *, items: bool) -> None:
         what = "no" if counts[one] == 0 else "only wrong" if right[one] == 0 else "only right"
         side = "item" if items else "user"
         raise ValueError(
-            f"X must have a right and a wrong answer of every {side}, but {name} has {what} answers: without a prior its "
-            "estimate is not finite"
+            f"X must have a right and a wrong answer of every {side}, but {name} has {what} answers: without a prior "
+            "its estimate is not finite"
         )
 
 

@@ -242,8 +242,8 @@ class RaschProblem:
         return len(self.weights)
 
     def start(
-        self, abilities: Float[np.ndarray, "users"] | None, difficulties: Float[np.ndarray, "items"] | None
-    ) -> tuple[Float[np.ndarray, "rows"], Float[np.ndarray, "columns"]]:
+        self, abilities: Float[np.ndarray, " users"] | None, difficulties: Float[np.ndarray, " items"] | None
+    ) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " columns"]]:
         """Parameters of rows and columns, of which there may be none to begin with."""
         on_rows, on_columns = (difficulties, abilities) if self.mirrored else (abilities, difficulties)
         a = np.zeros(self.n_groups)
@@ -253,8 +253,8 @@ class RaschProblem:
         return a, b
 
     def unpack(
-        self, a: Float[np.ndarray, "rows"], b: Float[np.ndarray, "columns"]
-    ) -> tuple[Float[np.ndarray, "users"], Float[np.ndarray, "items"]]:
+        self, a: Float[np.ndarray, " rows"], b: Float[np.ndarray, " columns"]
+    ) -> tuple[Float[np.ndarray, " users"], Float[np.ndarray, " items"]]:
         """Numbers of users and of items from those of rows and columns."""
         return (b, a[self.group]) if self.mirrored else (a[self.group], b)
 
@@ -307,18 +307,32 @@ class RaschProblem:
         return a + row_step, b + column_step, at
 
     def solve(self, at: _Evaluation, right_side: np.ndarray) -> np.ndarray:
-        """Solve with the Schur complement of the rows."""
-        return linalg.cho_solve(self._factor(at), right_side)
+        """Solve with the Schur complement of the rows; by LAPACK itself, as small systems are solved very often."""
+        schur = self._schur(at)
+        _, solution, info = linalg.lapack.dposv(schur, right_side, lower=1)
+        if info:
+            solution = linalg.lapack.dposv(self._stiffened(schur, at), right_side, lower=1)[1]
+        return solution
 
-    def _factor(self, at: _Evaluation) -> tuple[np.ndarray, bool]:
-        schur = np.diag(at.column_curvature) - at.gram
+    def _schur(self, at: _Evaluation) -> np.ndarray:
+        size = len(at.column_curvature)
+        schur = -at.gram
+        schur.flat[:: size + 1] += at.column_curvature
         if self.free:  # constant vectors are its kernel; the mean of the columns is fixed
-            schur += np.trace(schur) / len(schur) ** 2
+            schur += np.trace(schur) / size**2
+        return schur
+
+    def _stiffened(self, schur: np.ndarray, at: _Evaluation) -> np.ndarray:
+        # With wide priors the direction in which all parameters move together is flat to rounding.
+        return schur + np.diag(1e-14 * at.column_curvature) + np.trace(schur) / len(schur) ** 2
+
+    def _inverse(self, at: _Evaluation) -> np.ndarray:
+        schur = self._schur(at)
         try:
-            return linalg.cho_factor(schur)
+            factor = linalg.cho_factor(schur)
         except linalg.LinAlgError:
-            # With wide priors the direction in which all parameters move together is flat to rounding.
-            return linalg.cho_factor(schur + np.diag(1e-14 * at.column_curvature) + np.trace(schur) / len(schur) ** 2)
+            factor = linalg.cho_factor(self._stiffened(schur, at))
+        return linalg.cho_solve(factor, np.eye(len(schur)))
 
     def coordinate_step(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, _Evaluation]:
         """Maximiser over the rows, then over the columns, then over a shift of all parameters together."""
@@ -333,7 +347,7 @@ class RaschProblem:
 
     def standard_errors(
         self, a: np.ndarray, b: np.ndarray, centred: bool
-    ) -> tuple[Float[np.ndarray, "users"], Float[np.ndarray, "items"]]:
+    ) -> tuple[Float[np.ndarray, " users"], Float[np.ndarray, " items"]]:
         """Square roots of the diagonal of the inverse of the observed information.
 
         Parameters
@@ -344,7 +358,7 @@ class RaschProblem:
             Whether they are those of differences to the mean difficulty.
         """
         at = self.evaluate(a, b, information=True)
-        columns = linalg.cho_solve(self._factor(at), np.eye(len(b)))
+        columns = self._inverse(at)
         if self.free:
             columns -= columns.mean()
         n_items = len(self.group) if self.mirrored else len(b)
@@ -374,10 +388,10 @@ class RaschProblem:
 
     def newton_decrement(
         self,
-        abilities: Float[np.ndarray, "users"],
-        difficulties: Float[np.ndarray, "items"],
-        ability_gradient: Float[np.ndarray, "users"],
-        difficulty_gradient: Float[np.ndarray, "items"],
+        abilities: Float[np.ndarray, " users"],
+        difficulties: Float[np.ndarray, " items"],
+        ability_gradient: Float[np.ndarray, " users"],
+        difficulty_gradient: Float[np.ndarray, " items"],
     ) -> float:
         """Half the squared Newton decrement at a point with that gradient; for a problem without groups."""
         a, b = self.start(abilities, difficulties)
@@ -402,7 +416,7 @@ def _gram(cells: Any, share: np.ndarray) -> np.ndarray:
 
 def _groups(
     cells: Any, right: np.ndarray, responses: Responses, grouped: bool
-) -> tuple[Int[np.ndarray, "groups"], Int[np.ndarray, "rows"]]:
+) -> tuple[Int[np.ndarray, " groups"], Int[np.ndarray, " rows"]]:
     """First row of every group, and the group of every row."""
     every = np.arange(len(right))
     if not grouped:

@@ -15,7 +15,6 @@ from assay.supervised.rasch import fit_rasch
 from assay.supervised.rasch_ability import AbilityMixture, solve_abilities
 from assay.supervised.rasch_fit import RaschFitStatistics, rasch_fit_statistics
 from assay.supervised.rasch_responses import DenseBlock, Responses, check_responses
-from assay.validation import as_float_array
 
 __all__ = ["RaschPGEM"]
 
@@ -84,7 +83,7 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
 
     References
     ----------
-    T. Agarwal, S. Shejole, A. Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR 306, 2026.
+    Agarwal, Shejole, Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR 306:869-899, 2026.
 
     Examples
     --------
@@ -93,9 +92,9 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
     >>> X = np.array([[1, 0, 1], [1, 1, 0], [0, 0, np.nan], [1, 1, 1]])
     >>> model = RaschPGEM().fit(X)
     >>> model.difficulties_.round(3).tolist()
-    [-0.406, 0.098, -0.275]
+    [-0.461, 0.065, -0.117]
     >>> model.transform([[1, 0, np.nan]]).round(3).tolist()
-    [[-0.107]]
+    [[-0.065]]
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
         self._remember_items(X, reset=False)
         return check_responses(X, mask, min_users=1, n_items=len(self.difficulties_))
 
-    def transform(self, X: Any, *, mask: Any = None) -> Float[np.ndarray, "users 1"]:
+    def transform(self, X: Any, *, mask: Any = None) -> Any:
         """Abilities of users, with the difficulties held fixed.
 
         Parameters
@@ -187,9 +186,11 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
         numpy.ndarray of shape (n_users, 1)
             For the users in ``fit`` these are ``abilities_``.
         """
-        responses = self._check(X, mask)
+        return self._abilities(self._check(X, mask))[:, None]
+
+    def _abilities(self, responses: Responses) -> Float[np.ndarray, " users"]:
         shift = self.result_.mean_difficulty
-        return (solve_abilities(responses, self.difficulties_ + shift, self.result_.v_theta)[0] - shift)[:, None]
+        return solve_abilities(responses, self.difficulties_ + shift, self.result_.v_theta)[0] - shift
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
         """Name of the one column of :meth:`transform`.
@@ -228,7 +229,7 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if items is None:
-            return expit(self.transform(rows) - self.difficulties_)
+            return expit(self._abilities(self._check(rows, None))[:, None] - self.difficulties_)
         users, columns = np.asarray(rows), np.asarray(items)
         if users.dtype.kind not in "iu" or columns.dtype.kind not in "iu":
             raise TypeError(f"rows and items must be integers, got dtypes {users.dtype} and {columns.dtype}")
@@ -261,7 +262,9 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
         """
         responses = self._check(X, mask)
         if math.isinf(self.result_.v_theta):
-            raise ValueError("v_theta must be finite for a score, since an infinite variance is no distribution of users")
+            raise ValueError(
+                "v_theta must be finite for a score, since an infinite variance is no distribution of users"
+            )
         total = AbilityMixture.of_size(_SCORE_NODES).log_likelihood(
             responses, self.difficulties_ + self.result_.mean_difficulty, math.sqrt(self.result_.v_theta)
         )
@@ -309,5 +312,4 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
         RaschFitStatistics
         """
         responses = self._check(X, mask)
-        abilities = self.transform(X, mask=mask)[:, 0]
-        return rasch_fit_statistics(responses, as_float_array(abilities, "abilities", ndim=1), self.difficulties_)
+        return rasch_fit_statistics(responses, self._abilities(responses), self.difficulties_)

@@ -39,16 +39,16 @@ class DenseBlock:
     observed: np.ndarray | None
 
     def margins(
-        self, abilities: Float[np.ndarray, "users"], difficulties: Float[np.ndarray, "items"]
+        self, abilities: Float[np.ndarray, " users"], difficulties: Float[np.ndarray, " items"]
     ) -> Float[np.ndarray, "rows items"]:
         """Ability minus difficulty in every cell."""
         return abilities[self.users, None] - difficulties
 
-    def sum_items(self, values: np.ndarray) -> Float[np.ndarray, "rows"]:
+    def sum_items(self, values: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Sum over the observed cells of every row."""
         return (values if self.observed is None else values * self.observed).sum(axis=1, dtype=float)
 
-    def sum_users(self, values: np.ndarray) -> Float[np.ndarray, "items"]:
+    def sum_users(self, values: np.ndarray) -> Float[np.ndarray, " items"]:
         """Sum over the observed cells of every column."""
         return (values if self.observed is None else values * self.observed).sum(axis=0, dtype=float)
 
@@ -64,16 +64,16 @@ class SparseBlock:
     n_items: int
 
     def margins(
-        self, abilities: Float[np.ndarray, "users"], difficulties: Float[np.ndarray, "items"]
-    ) -> Float[np.ndarray, "cells"]:
+        self, abilities: Float[np.ndarray, " users"], difficulties: Float[np.ndarray, " items"]
+    ) -> Float[np.ndarray, " cells"]:
         """Ability minus difficulty in every observed cell."""
         return abilities[self.users][self.rows] - difficulties[self.columns]
 
-    def sum_items(self, values: np.ndarray) -> Float[np.ndarray, "rows"]:
+    def sum_items(self, values: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Sum over the observed cells of every row."""
         return np.bincount(self.rows, values, minlength=self.users.stop - self.users.start)
 
-    def sum_users(self, values: np.ndarray) -> Float[np.ndarray, "items"]:
+    def sum_users(self, values: np.ndarray) -> Float[np.ndarray, " items"]:
         """Sum over the observed cells of every column."""
         return np.bincount(self.columns, values, minlength=self.n_items)
 
@@ -131,7 +131,7 @@ class Responses:
     def totals(
         self,
     ) -> tuple[
-        Int[np.ndarray, "users"], Int[np.ndarray, "users"], Int[np.ndarray, "items"], Int[np.ndarray, "items"]
+        Int[np.ndarray, " users"], Int[np.ndarray, " users"], Int[np.ndarray, " items"], Int[np.ndarray, " items"]
     ]:
         """Observed and right answers of every user, observed and right answers to every item."""
         n_users, n_items = self.shape
@@ -320,6 +320,12 @@ def _infinity_hint(number: Any) -> str:
 
 
 def _frame_block(frame: pd.DataFrame) -> np.ndarray:
+    words = [name for name, column in frame.items() if not pd.api.types.is_numeric_dtype(column.dtype)]
+    for name in words:
+        if frame[name].dtype != object or any(isinstance(entry, str | bytes) for entry in frame[name]):
+            raise TypeError(f"{_WANTED}, got a column that is not numeric, {name!r}")
+    if words:
+        frame = frame.astype(object).where(frame.notna(), np.nan)
     try:
         return frame.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
@@ -356,8 +362,8 @@ def read_responses(
 ) -> pd.DataFrame:
     r"""Read right and wrong answers from a csv file, wide or long.
 
-    A wide file has a row per user and a column per item, and empty cells where there is no answer. A long file has a row
-    per answer, with columns for the user, the item and the response. A file is taken for long when it has all three
+    A wide file has a row per user and a column per item, and empty cells where there is no answer. A long file has a
+    row per answer, with columns for the user, the item and the response. A file is taken for long when it has all three
     columns, under the names given or under usual ones (user, person, student, ...; item, question, ...; response,
     correct, ...).
 
@@ -434,9 +440,7 @@ def read_responses(
     )
 
 
-def _find_column(
-    frame: pd.DataFrame, given: str | None, usual: tuple[str, ...], words: str, file: str
-) -> str | None:
+def _find_column(frame: pd.DataFrame, given: str | None, usual: tuple[str, ...], words: str, file: str) -> str | None:
     if given is not None:
         if given not in frame.columns:
             raise ValueError(
@@ -456,7 +460,7 @@ def _pivot(frame: pd.DataFrame, user: str, item: str, response: str, file: str) 
     twice = frame.duplicated([user, item])
     if twice.any():
         one = frame[twice].iloc[0]
-        raise ValueError(f"{file} must have one response per user and item, got two of {one[user]!r} to {one[item]!r}")
+        raise ValueError(f"{file} must have one response per user and item, got two of {one[user]} to {one[item]}")
     rows, users = pd.factorize(frame[user])
     columns, items = pd.factorize(frame[item])
     answers = _as_answers(frame[response], f"column {response!r} of {file}")

@@ -32,9 +32,11 @@ from assay.transport.mixture_families import (
     PolynomialFamily,
 )
 from assay.transport.moment_matrices import raw_moments
+from assay.transport.moment_mixture_clustering import MomentMixtureClustering
 from assay.transport.optimal_auction import AuctionResult, QuadraticProductionCost, bundle_grid, optimal_auction
 from assay.transport.robust_classifier import RobustClassifier
 from assay.transport.semidiscrete_transport import TransportResult, transport_map
+from assay.transport.separable_transport import SeparableTransport
 from assay.transport.sinkhorn import round_to_marginals, sinkhorn_scaling
 from assay.transport.temperature_schedules import cosine_temperature, geometric_temperature
 from assay.transport.transport_kernels import DotKernel, HingeKernel, NegatedCost, PowerCost, SquaredEuclideanCost
@@ -68,6 +70,7 @@ __all__ = [
     "LangevinResult",
     "MixtureFamily",
     "MixtureResult",
+    "MomentMixtureClustering",
     "NegatedCost",
     "Orthant",
     "PoissonFamily",
@@ -77,6 +80,7 @@ __all__ = [
     "QuadraticProductionCost",
     "RFFCritic",
     "RobustClassifier",
+    "SeparableTransport",
     "Simplex",
     "Spectraplex",
     "SquaredEuclideanCost",

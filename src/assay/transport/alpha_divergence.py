@@ -54,6 +54,7 @@ _FEWEST_POINTS = 10
 # Pipelines hand on whatever is left of a class; the bounds of so few points say nothing, and say so.
 _FEWEST_LABELLED = 2
 _NEWTON_FEATURES = 1024
+_BLOCK_ROWS = 512
 _GRADIENT_STEPS = 200
 
 
@@ -86,9 +87,12 @@ class LinearCritic:
 
     def __call__(self, X: Float[np.ndarray, "rows dimension"]) -> Float[np.ndarray, " rows"]:
         """Values of the critic at points."""
-        sample = Sample.whole(X)
+        return self.on_sample(Sample.whole(X))
+
+    def on_sample(self, sample: Sample) -> Float[np.ndarray, " rows"]:
+        """Values of the critic at the points of a sample."""
         g = np.empty(len(sample))
-        for block, points in sample.blocks(4096):
+        for block, points in sample.blocks(_BLOCK_ROWS):
             g[block] = self.features.transform(points) @ self.weights
         return g + self.constant
 
@@ -245,24 +249,24 @@ class AlphaDivergence(BaseEstimator):
 
     def __init__(
         self,
-        alpha: float = 0.5,
+        alpha: Any = 0.5,
         *,
         divergence: Any = None,
-        n_features: int = 256,
+        n_features: Any = 256,
         length_scale: Any = "median",
         band: Any = 4.0,
-        spectrum: str = "gaussian",
-        orthogonal: bool = False,
+        spectrum: Any = "gaussian",
+        orthogonal: Any = False,
         radius: Any = 5.0,
-        offset: float = 5.0,
-        batch_size: int = 512,
-        epochs: int = 20,
-        average: bool = False,
-        holdout: float = 0.3,
-        confidence: float = 0.95,
-        polish: str = "auto",
-        tol: float = 1e-6,
-        max_iter: int = 50,
+        offset: Any = 5.0,
+        batch_size: Any = 512,
+        epochs: Any = 20,
+        average: Any = False,
+        holdout: Any = 0.3,
+        confidence: Any = 0.95,
+        polish: Any = "auto",
+        tol: Any = 1e-6,
+        max_iter: Any = 50,
         random_state: Any = None,
     ):
         self.alpha = alpha
@@ -290,7 +294,7 @@ class AlphaDivergence(BaseEstimator):
         tags.classifier_tags = ClassifierTags(multi_class=False)
         return tags
 
-    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> AlphaDivergence:
+    def fit(self, X: Any, y: Any = None) -> AlphaDivergence:
         """Fit the critic to two samples.
 
         Parameters
@@ -345,7 +349,7 @@ class AlphaDivergence(BaseEstimator):
         self._conclude(problem, critic, (held_p, held_q), scale, history)
         return self
 
-    def log_ratio(self, X: ArrayLike) -> Float[np.ndarray, " rows"]:
+    def log_ratio(self, X: Any) -> Float[np.ndarray, " rows"]:
         """Estimate ``log p/q`` at points: the critic.
 
         Parameters
@@ -372,7 +376,7 @@ class AlphaDivergence(BaseEstimator):
             )
         return self.critic_(validate_data(self, X, reset=False, dtype=np.float64))
 
-    def score(self, X: ArrayLike, y: ArrayLike | None = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """The functional of the critic on new points: in expectation, a lower bound on the divergence.
 
         Parameters
@@ -537,9 +541,7 @@ class AlphaDivergence(BaseEstimator):
         if polish == "newton":
             newton = maximise_by_newton(problem, theta, tol=self.tol, max_iter=self.max_iter)
             theta = newton.theta
-            phases.append(
-                ("newton", newton.values, newton.gaps, np.full(len(newton.values), math.nan))
-            )
+            phases.append(("newton", newton.values, newton.gaps, np.full(len(newton.values), math.nan)))
         elif polish == "gradient":
             ascent = ascend_by_gradient(problem, theta, _GRADIENT_STEPS, self.tol)
             theta = ascent.theta
@@ -567,7 +569,7 @@ class AlphaDivergence(BaseEstimator):
         fw_gap, train_value = problem.gap(theta, gradient), problem.value(theta, scores)
         # Chosen on the training points, so that the bound stays valid.
         clip = choose_clip(divergence, *scores, float(self.confidence), (len(held[0]), len(held[1])))
-        if len(held[0].rows):
+        if len(held[0]):
             held_problem = CriticProblem(divergence, *held, critic.features, critic.radius, critic.offset)
             outcome = evaluate_held_out(divergence, *held_problem.scores(theta), clip, float(self.confidence))
         else:
@@ -575,8 +577,8 @@ class AlphaDivergence(BaseEstimator):
         certificates = critic_certificates(
             divergence,
             critic,
-            train=(problem.P.points[problem.P.rows], problem.Q.points[problem.Q.rows]),
-            held_out=tuple(sample.points[sample.rows] for sample in held) if len(held[0].rows) else None,
+            train=(problem.P, problem.Q),
+            held_out=held if len(held[0]) else None,
             lower_bound=outcome.lower_bound,
             clip=clip,
             confidence=float(self.confidence),
@@ -614,8 +616,8 @@ def critic_certificates(
     divergence: CriticDivergence,
     critic: LinearCritic,
     *,
-    train: tuple[Float[np.ndarray, "train_p dimension"], Float[np.ndarray, "train_q dimension"]],
-    held_out: tuple[Float[np.ndarray, "held_p dimension"], Float[np.ndarray, "held_q dimension"]] | None,
+    train: tuple[Sample, Sample],
+    held_out: tuple[Sample, Sample] | None,
     lower_bound: float,
     clip: float,
     confidence: float,
@@ -629,9 +631,9 @@ def critic_certificates(
         What was estimated.
     critic : LinearCritic
         The critic.
-    train : tuple of arrays
+    train : tuple of Sample
         The points of P and Q that it was fitted to.
-    held_out : tuple of arrays or None
+    held_out : tuple of Sample or None
         Those that it was not.
     lower_bound : float
         The bound that was reported.
@@ -649,15 +651,16 @@ def critic_certificates(
         out, the lower bound.
     """
     gradient_w, gradient_c, concave = np.zeros_like(critic.weights), 0.0, True
-    for points, integrand in zip(train, (divergence.p_integrand, divergence.q_integrand), strict=True):
-        _, slope, curvature = integrand(critic(points))
-        concave &= bool((curvature <= 0.0).all())
-        for block, part in Sample.whole(points).blocks(1024):
-            gradient_w += critic.features.transform(part).T @ slope[block] / len(points)
-        gradient_c += float(slope.mean())
+    for sample, integrand in zip(train, (divergence.p_integrand, divergence.q_integrand), strict=True):
+        for _, points in sample.blocks(_BLOCK_ROWS):
+            features = critic.features.transform(points)
+            _, slope, curvature = integrand(features @ critic.weights + critic.constant)
+            concave &= bool((curvature <= 0.0).all())
+            gradient_w += slope @ features / len(sample)
+            gradient_c += float(slope.sum()) / len(sample)
     gap = critic.radius * float(np.linalg.norm(gradient_w)) - float(gradient_w @ critic.weights)
     gap += critic.offset * abs(gradient_c) - gradient_c * critic.constant
-    excess = max(float(np.linalg.norm(critic.weights)) / critic.radius - 1.0, abs(critic.constant) - critic.offset)
+    excess = np.max([np.linalg.norm(critic.weights) / critic.radius - 1.0, abs(critic.constant) - critic.offset])
     certificates = [
         Certificate(
             "Frank-Wolfe gap: no critic in the ball has a training value that is higher by more",
@@ -665,10 +668,13 @@ def critic_certificates(
             tol,
             assumptions=(Assumption("the integrands are concave at the values of the critic", concave),),
         ),
-        Certificate("relative excess of the weights over the ball, or of the constant over its bound", excess, 1e-12),
+        Certificate(
+            "relative excess of the weights over the ball, or excess of the constant over its bound", excess, 1e-12
+        ),
     ]
     if held_out is not None:
-        recomputed = bernstein_lower_bound(divergence, critic(held_out[0]), critic(held_out[1]), clip, confidence)
+        scores = (critic.on_sample(sample) for sample in held_out)
+        recomputed = bernstein_lower_bound(divergence, *scores, clip, confidence)
         certificates.append(
             Certificate(
                 f"lower bound on the divergence at {confidence:.4g} confidence, recomputed from the held-out points",

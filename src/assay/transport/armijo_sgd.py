@@ -62,8 +62,8 @@ class ArmijoSGD(Optimizer):
     steps_done : int
         Steps that were made.
     skipped_steps : int
-        Steps that were not made: the loss or a gradient was not finite, or no step size down to 1e-10 decreased the
-        loss enough. Parameters and step sizes are then as before.
+        Steps that were not made: the loss or a gradient was not finite, no step size down to 1e-10 decreased the loss
+        enough, or nothing moved. Parameters and step sizes are then as before.
     evaluations : int
         Trial evaluations of the loss, without gradients.
 
@@ -182,7 +182,7 @@ class ArmijoSGD(Optimizer):
         evaluate = _check_closure(closure)
         with torch.enable_grad():
             loss = evaluate()
-        start = float(loss)
+        start = _as_float(loss)
         moving = [(group, [p for p in group["params"] if p.grad is not None]) for group in self.param_groups]
         moving = [(group, parameters) for group, parameters in moving if parameters]
         if not moving:
@@ -217,7 +217,7 @@ class ArmijoSGD(Optimizer):
         while max(step_sizes) >= SMALLEST_STEP:
             if self.project is not None:
                 torch._foreach_copy_(list(kept), list(kept.values()))
-            promised = 0.0
+            promised = distance = 0.0
             for (_, parameters), step_size in zip(moving, step_sizes, strict=True):
                 starts = [kept[p] for p in parameters]
                 steps = torch._foreach_mul([directions[p] for p in parameters], sign * step_size)
@@ -228,7 +228,10 @@ class ArmijoSGD(Optimizer):
                 moved = torch._foreach_sub(parameters, [kept[p] for p in parameters])
                 squared = sum(float(norm) ** 2 for norm in torch._foreach_norm(moved))
                 promised += group["c"] / step_size * squared
-            reached = float(evaluate(backward=False))
+                distance += squared
+            if distance == 0.0:  # a stationary point, or a step below rounding
+                return False
+            reached = _as_float(evaluate(backward=False))
             self.evaluations += 1
             excess = sign * (start - reached) + promised
             if math.isfinite(reached) and excess <= 0.0:
@@ -304,6 +307,11 @@ def _first_step(group: Mapping[str, Any]) -> float:
     largest = 10.0 * group["lr"] if group["lr_max"] is None else group["lr_max"]
     proposed = group["lr"] if group["step_size"] is None else group["growth"] * group["step_size"]
     return min(float(proposed), float(largest))
+
+
+def _as_float(loss: Any) -> float:
+    """What a closure returned, as a number."""
+    return float(loss.detach() if isinstance(loss, Tensor) else loss)
 
 
 def _check_group(group: Mapping[str, Any]) -> None:

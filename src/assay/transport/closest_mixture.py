@@ -13,26 +13,27 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from assay.certificate import Assumption, Certificate
 from assay.extras import import_extra
 from assay.result import Result, to_jsonable
-from assay.transport.atom_extraction import Atoms, extract_atoms, moment_ranks, polish_atoms, project_on_set
+from assay.transport.atom_extraction import Atoms
+from assay.transport.mixture_certificates import mixture_certificates
 from assay.transport.mixture_distance import (
     sampled_transport,
     total_variation_on_line,
     transport_of_sample,
     transport_of_target,
 )
+from assay.transport.mixture_level import ZERO, Level, rank_step, solve_level
 from assay.transport.mixture_problem import MixtureProblem, prepare_mixture_problem
-from assay.transport.moment_matrices import MonomialBasis, Polynomial, evaluate_monomials
-from assay.transport.moment_relaxation import LevelSize, LevelSolution, MomentRelaxation, level_size
+from assay.transport.moment_matrices import Polynomial, evaluate_monomials
+from assay.transport.moment_relaxation import LevelSize, level_size
 from assay.validation import ConvergenceWarning, as_generator, check_choice, check_integer, check_real
 
 __all__ = ["MixtureResult", "closest_mixture"]
@@ -42,21 +43,6 @@ DEFAULT_ORDER = {1: 4, 2: 3, 3: 2}
 
 # Weight of the tie-break when low moments determine the mixing measure, and when they do not.
 TIE_BREAK = {True: 1e-6, False: 1e-4}
-
-# Eigenvalues up to this share of the largest count as zero: for exact moments, and for those of a sample.
-RANK_TOL = {True: 1e-3, False: 1e-2}
-
-# Below this a distance in scaled units is zero.
-_ZERO = 1e-6
-
-# By how much a lower bound may fall from one level to the next: the accuracy of the solver.
-_MONOTONE = 1e-6
-
-# A value above its lower bound by no more than this is solved, tie-break aside.
-_SOLVED = 1e-4
-
-# By how much an atom may leave the parameter set, in scaled units.
-_INSIDE = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -96,8 +82,10 @@ class MixtureResult(Result):
         the relaxation when there is no mixture.
     in_family : bool
         Whether the measure is, by its moments, the returned mixture: value and residual are at most 1e-6.
-    status : {"flat", "not_flat"}
-        Whether the atoms are those of an optimal mixing measure; if not, ``value`` and ``lower`` are valid all the same.
+    status : {"flat", "loose", "not_flat"}
+        Whether the rank condition holds. ``"loose"``: it does, but the relaxation puts the distance to its mixture at 0
+        although their moments differ; the order is too low, and the mixture a candidate at best. ``value`` and
+        ``lower`` are valid in any case.
     distance : {"W2", "TV"}
         The distance.
     family : object
@@ -145,25 +133,6 @@ class MixtureResult(Result):
         """All fields but the semidefinite program, as JSON-ready types."""
         names = [name for name in self.__dataclass_fields__ if name != "problem"]
         return {name: to_jsonable(getattr(self, name)) for name in names}
-
-
-@dataclass(frozen=True)
-class _Level:
-    """A solved level: with the tie-break, which is what atoms are taken from, and the proved bound.
-
-    It is not ``consistent`` when its value is 0 although no mixture has the moments of the measure: a higher level will
-    have a positive one.
-    """
-
-    relaxation: MomentRelaxation
-    size: LevelSize
-    solution: LevelSolution
-    ranks: tuple[int, ...]
-    flat: bool
-    consistent: bool
-    lower: float
-    potential: Float[np.ndarray, " monomials"]
-    seconds: float
 
 
 def closest_mixture(
@@ -288,7 +257,7 @@ def closest_mixture(
     2 components, 0.0146 <= 0.0149
     """
     check_choice(distance, "distance", ("W2", "TV"))
-    solver = _checked_solver(solver)
+    solver = checked_solver(solver)
     rank_tol = None if rank_tol is None else check_real(rank_tol, "rank_tol", above=0, below=1)
     trace_weight = None if trace_weight is None else check_real(trace_weight, "trace_weight", minimum=0)
     upper_samples = check_integer(upper_samples, "upper_samples", minimum=0)
@@ -310,16 +279,23 @@ def closest_mixture(
     problem = prepare_mixture_problem(moments, data, target, family, params, bounds, constraints, degree)
     orders = _orders(problem, first, last)
     sizes = [level_size(problem.dim, problem.n_params, problem.degrees, n, distance) for n in orders]
-    _check_memory(orders, sizes, memory_limit)
-    exact = problem.points is None
-    rank_tol = RANK_TOL[exact] if rank_tol is None else rank_tol
+    check_memory(orders, sizes, memory_limit)
     if trace_weight is None:
         trace_weight = TIE_BREAK[bool(getattr(problem.family, "determined", True))]
 
-    levels: list[_Level] = []
+    levels: list[Level] = []
     for n, size in zip(orders, sizes, strict=True):
         try:
-            levels.append(_solve_level(problem, n, size, distance, rank_tol, trace_weight, solver))
+            level = solve_level(
+                problem,
+                n,
+                size,
+                distance=distance,
+                rank_tol=rank_tol,
+                trace_weight=trace_weight,
+                solver=solver,
+                polish=polish,
+            )
         except RuntimeError as error:
             if not levels:
                 raise
@@ -329,83 +305,31 @@ def closest_mixture(
                 stacklevel=2,
             )
             break
-        if levels[-1].flat and levels[-1].consistent:
+        levels.append(level)
+        if level.atoms.flat and not level.loose:
             break
-    return _answer(problem, levels, distance, rank_tol, trace_weight, target, polish, upper_samples, rng)
+    return answer_of_levels(problem, levels, distance, trace_weight, target, upper_samples, rng)
 
 
-def _solve_level(
+def answer_of_levels(
     problem: MixtureProblem,
-    order: int,
-    size: LevelSize,
+    levels: Sequence[Level],
     distance: str,
-    rank_tol: float,
-    trace_weight: float,
-    solver: str,
-) -> _Level:
-    relaxation = MomentRelaxation(
-        problem.moments(order),
-        problem.dim,
-        problem.family_map(order),
-        problem.n_params,
-        problem.inequalities,
-        order,
-        distance,
-    )
-    solution = relaxation.solve(trace_weight, solver)
-    seconds = solution.seconds
-    bounds = [relaxation.lower_bound(solution.multipliers)]
-    if trace_weight > 0:
-        # The tie-break costs the bound its weight; the pure relaxation gives the better one.
-        try:
-            pure = relaxation.solve(0.0, solver)
-        except RuntimeError:
-            pass
-        else:
-            seconds += pure.seconds
-            bounds.append(relaxation.lower_bound(pure.multipliers))
-    lower, potential = max(bounds, key=lambda bound: bound[0])
-    determined = bool(getattr(problem.family, "determined", True))
-    consistent = True
-    if problem.points is None and determined and solution.value <= _ZERO:
-        # At distance 0 the mixture must have the moments of the measure, which the relaxation does not enforce: of its
-        # many solutions of value 0 the tie-break may prefer one with too few atoms.
-        phi = relaxation.matching_moments()
-        consistent = phi is not None
-        if phi is not None:
-            solution = replace(solution, phi=phi, value=0.0)
-    ranks = moment_ranks(_moment_matrix(solution.phi, relaxation), problem.n_params, order, rank_tol)
-    step = max(math.ceil(degree / 2) for degree in problem.degrees)
-    flat = ranks[order] == ranks[max(order - step, 0)]
-    return _Level(relaxation, size, solution, ranks, flat, consistent, lower, potential, seconds)
-
-
-def _answer(
-    problem: MixtureProblem,
-    levels: Sequence[_Level],
-    distance: str,
-    rank_tol: float,
     trace_weight: float,
     target: Any,
-    polish: bool,
     upper_samples: int,
     rng: np.random.Generator,
 ) -> MixtureResult:
+    """The last level as the user's answer, in the user's units, with its certificates."""
     level = levels[-1]
-    order, phi = level.relaxation.order, level.solution.phi
+    order, phi, atoms = level.relaxation.order, level.solution.phi, level.atoms
     exact = problem.points is None
     # A distance is at least 0, and the bound of every level is valid.
     lower = max(0.0, *(one.lower for one in levels))
     unit = problem.scale**2 if distance == "W2" else 1.0
-    atoms = _atoms(problem, level, rank_tol, polish, rng)
-    flat = level.flat and len(atoms.weights) > 0
-
-    basis = level.relaxation.parameter_basis
-    of_mixture = evaluate_monomials(atoms.points, basis.exponents).T @ atoms.weights if flat else phi
-    residual = float(abs(level.relaxation.family_map @ of_mixture - level.relaxation.target).max())
     upper, upper_se = np.nan, 0.0
     params = problem.to_user(atoms.points)
-    if flat:
+    if atoms.flat:
         upper, upper_se = _distance_of_mixture(problem, atoms, params, distance, target, upper_samples, rng)
     value = level.solution.value * unit
     sd = np.nan
@@ -423,11 +347,11 @@ def _answer(
         upper_se=float(upper_se),
         relative_gap=float((upper - lower * unit) / upper) if upper > 0 else (0.0 if upper == 0 else np.nan),
         value_sd=sd,
-        ranks=level.ranks,
-        flat=flat,
-        residual=residual,
-        in_family=bool(flat and level.solution.value <= _ZERO and residual <= _ZERO),
-        status="flat" if flat else "not_flat",
+        ranks=atoms.ranks,
+        flat=atoms.flat,
+        residual=level.residual,
+        in_family=bool(atoms.flat and level.solution.value <= ZERO and level.residual <= ZERO),
+        status=("loose" if level.loose else "flat") if atoms.flat else "not_flat",
         distance=distance,
         family=problem.family,
         bounds=problem.bounds,
@@ -435,33 +359,9 @@ def _answer(
         scale=problem.scale,
         moments=phi,
         problem=level.relaxation.problem,
-        certificates=_certificates(
-            problem, levels, atoms, of_mixture, lower, upper / unit, upper_se / unit, rank_tol, trace_weight
-        ),
+        certificates=mixture_certificates(problem, levels, lower, upper / unit, upper_se / unit, trace_weight),
         history=_history(levels, unit),
     )
-
-
-def _atoms(
-    problem: MixtureProblem, level: _Level, rank_tol: float, polish: bool, rng: np.random.Generator
-) -> Atoms:
-    """Atoms in scaled parameters, inside the set; none when the level is not flat."""
-    relaxation, phi = level.relaxation, level.solution.phi
-    nothing = Atoms(np.empty((0, problem.n_params)), np.empty(0), level.ranks, False)
-    if not level.flat:
-        return nothing
-    basis = relaxation.parameter_basis
-    monomials = basis.exponents[: basis.count(relaxation.order)]
-    atoms = extract_atoms(_moment_matrix(phi, relaxation), monomials, rank_tol, rng=rng)
-    points, weights = project_on_set(atoms.points, problem.box, problem.constraints), atoms.weights
-    if polish:
-        exactly = level.solution.value <= _ZERO
-        goal, linear_map = (relaxation.target, relaxation.family_map) if exactly else (phi, None)
-        better, weights_of_better = polish_atoms(points, weights, goal, linear_map, basis, problem.box)
-        if problem.set_violation(better) <= _INSIDE:
-            points, weights = better, weights_of_better
-    present = weights > 0
-    return Atoms(points[present], weights[present] / weights[present].sum(), level.ranks, True)
 
 
 def _distance_of_mixture(
@@ -498,72 +398,13 @@ def _distance_of_mixture(
     return np.nan, 0.0
 
 
-def _certificates(
-    problem: MixtureProblem,
-    levels: Sequence[_Level],
-    atoms: Atoms,
-    of_mixture: Float[np.ndarray, " monomials"],
-    lower: float,
-    upper: float,
-    upper_se: float,
-    rank_tol: float,
-    trace_weight: float,
-) -> tuple[Certificate, ...]:
-    """Promises in scaled units, each from the moments, the multipliers and the atoms anew."""
-    level = levels[-1]
-    relaxation, phi = level.relaxation, level.solution.phi
-    matrix = _moment_matrix(phi, relaxation)
-    certificates = []
-    if not np.isnan(upper):
-        draws = (Assumption("the distance of the mixture, estimated from draws, is not too low by chance"),)
-        certificates.append(
-            Certificate(
-                "lower bound on the distance to the family, against the distance of the returned mixture",
-                lower,
-                # Two standard errors of chance, and the quadrature.
-                upper + 2.0 * upper_se + 1e-9,
-                assumptions=draws if upper_se else (),
-            )
-        )
-    certificates.append(
-        Certificate(
-            "value of the relaxation above the proved lower bound, the tie-break aside",
-            level.solution.value - level.lower,
-            _SOLVED + trace_weight * float(np.trace(matrix)),
-        )
-    )
-    if len(levels) > 1:
-        fall = max(a.lower - b.lower for a, b in zip(levels[:-1], levels[1:], strict=True))
-        certificates.append(Certificate("fall of the lower bound from a level to the next", fall, _MONOTONE))
-    step = max(math.ceil(degree / 2) for degree in problem.degrees)
-    ranks = moment_ranks(matrix, problem.n_params, relaxation.order, rank_tol)
-    certificates.append(
-        Certificate(
-            f"rank of the moment matrix of the mixing measure, beyond that of {step} order{'s' * (step > 1)} below",
-            ranks[-1] - ranks[max(relaxation.order - step, 0)],
-            0.0,
-        )
-    )
-    if len(atoms.weights):
-        certificates += [
-            Certificate("distance of the atoms from the parameter set", problem.set_violation(atoms.points), _INSIDE),
-            Certificate("error of the sum of the weights", abs(float(atoms.weights.sum()) - 1.0), 1e-12),
-            Certificate(
-                "moments of the atoms, against those of the relaxation (up to what the rank test neglects)",
-                float(abs(of_mixture - phi).max()),
-                rank_tol * float(np.linalg.eigvalsh(matrix)[-1]),
-            ),
-        ]
-    return tuple(certificates)
-
-
-def _history(levels: Sequence[_Level], unit: float) -> dict[str, np.ndarray]:
+def _history(levels: Sequence[Level], unit: float) -> dict[str, np.ndarray]:
     return {
         "order": np.array([level.relaxation.order for level in levels]),
         "value": np.array([level.solution.value * unit for level in levels]),
         "lower": np.array([level.lower * unit for level in levels]),
-        "rank": np.array([level.ranks[-1] for level in levels]),
-        "flat": np.array([level.flat for level in levels]),
+        "rank": np.array([level.atoms.ranks[-1] for level in levels]),
+        "flat": np.array([level.atoms.flat for level in levels]),
         "largest_block": np.array([level.size.largest_block for level in levels]),
         "n_variables": np.array([level.size.n_variables for level in levels]),
         "n_equations": np.array([level.size.n_equations for level in levels]),
@@ -571,13 +412,6 @@ def _history(levels: Sequence[_Level], unit: float) -> dict[str, np.ndarray]:
         "seconds_build": np.array([level.relaxation.seconds_build for level in levels]),
         "seconds_solve": np.array([level.seconds for level in levels]),
     }
-
-
-def _moment_matrix(
-    phi: Float[np.ndarray, " monomials"], relaxation: MomentRelaxation
-) -> Float[np.ndarray, "small small"]:
-    size = relaxation.parameter_basis.count(relaxation.order)
-    return (relaxation.parameter_basis.moment_map(relaxation.order) @ phi).reshape(size, size)
 
 
 def _dimension(moments: Any, data: Any) -> int:
@@ -594,7 +428,7 @@ def _dimension(moments: Any, data: Any) -> int:
 def _orders(problem: MixtureProblem, first: int | None, last: int | None) -> list[int]:
     """Levels to try."""
     known = problem.degree // 2
-    least = max(math.ceil(degree / 2) for degree in problem.degrees)
+    least = rank_step(problem)
     if first is not None and first < least:
         raise ValueError(f"order must be at least {least}, half the degree of a constraint, got {first}")
     if first is None:
@@ -615,7 +449,7 @@ def _orders(problem: MixtureProblem, first: int | None, last: int | None) -> lis
     return list(range(first, last + 1))
 
 
-def _check_memory(orders: Sequence[int], sizes: Sequence[LevelSize], memory_limit: float | None) -> None:
+def check_memory(orders: Sequence[int], sizes: Sequence[LevelSize], memory_limit: float | None) -> None:
     if memory_limit is None:
         limit = _half_of_memory()
     else:
@@ -624,8 +458,8 @@ def _check_memory(orders: Sequence[int], sizes: Sequence[LevelSize], memory_limi
         if size.n_bytes > limit:
             raise MemoryError(
                 f"order {order} has a semidefinite matrix of {size.largest_block} x {size.largest_block} rows and "
-                f"{size.n_variables} unknown moments, which takes about {size.n_bytes / 2**30:.3g} GiB; memory_limit is "
-                f"{limit / 2**30:.3g} GiB. Lower the order or the dimension, or raise memory_limit"
+                f"{size.n_variables} unknown moments, which takes about {size.n_bytes / 2**30:.3g} GiB; "
+                f"memory_limit is {limit / 2**30:.3g} GiB. Lower the order or the dimension, or raise memory_limit"
             )
 
 
@@ -636,7 +470,7 @@ def _half_of_memory() -> float:
         return 4.0 * 2**30
 
 
-def _checked_solver(solver: Any) -> str:
+def checked_solver(solver: Any) -> str:
     cp = import_extra("cvxpy", extra="cvxpy")
     if isinstance(solver, str) and solver.upper() == "CLARABEL":
         import_extra("clarabel", extra="cvxpy")

@@ -363,7 +363,7 @@ class GCFLayer(torch.nn.Module):
         Returns
         -------
         tuple of Certificate
-            No type gains by the report of another; with an outside option, none is worse off than without the mechanism.
+            No type gains by the report of another; with an outside option, none is worse off than with that.
 
         Raises
         ------
@@ -476,6 +476,19 @@ class GCFLayer(torch.nn.Module):
         return self._best(scores)[0].detach() + (soft - soft.detach())
 
     def soft_weights(self, scores: Float[Tensor, "S pieces"]) -> Float[Tensor, "S pieces"]:
+        """Weights of the pieces in a soft choice, from their scores.
+
+        Parameters
+        ----------
+        scores : tensor of shape (S, pieces)
+            Values of the pieces at each sample.
+
+        Returns
+        -------
+        tensor of shape (S, pieces)
+            Softmax at the temperature divided by the spread of the scores of the sample (at least 0.001), at least the
+            temperature itself and at most 5000.
+        """
         signed = scores if self.mode == "convex" else -scores
         with torch.no_grad():  # the temperature is a setting, and not differentiated
             best = signed.amax(1, keepdim=True)
@@ -507,9 +520,7 @@ class GCFLayer(torch.nn.Module):
                 # One problem per outcome: together their curvatures would be one.
                 for m in range(len(moving)):
                     point = moving[m : m + 1].clone().requires_grad_()
-                    search = torch.optim.LBFGS(
-                        [point], max_iter=40, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
-                    )
+                    search = torch.optim.LBFGS([point], max_iter=40, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
 
                     def loss(search: Any = search, point: Tensor = point, outcome: Tensor = outcomes[m : m + 1]) -> Any:
                         search.zero_grad()
@@ -580,7 +591,9 @@ def _as_bounds(bounds: Any, points: Tensor) -> tuple[Tensor | None, Tensor | Non
     if lower is not None and upper is not None and not bool((lower < upper).all()):
         raise ValueError(f"y_bounds must have every lower limit below the upper one, got {bounds!r}")
     if (lower is not None and bool((points < lower).any())) or (upper is not None and bool((points > upper).any())):
-        raise ValueError(f"y must be within y_bounds, got a smallest entry of {points.min()} and a largest of {points.max()}")
+        raise ValueError(
+            f"y must be within y_bounds, got a smallest entry of {points.min()} and a largest of {points.max()}"
+        )
     return lower, upper
 
 

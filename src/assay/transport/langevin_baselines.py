@@ -59,8 +59,8 @@ def projected_langevin(
 
     References
     ----------
-    S. Bubeck, R. Eldan, J. Lehec. Sampling from a log-concave distribution with projected Langevin Monte Carlo. Discrete
-    and Computational Geometry 2018.
+    S. Bubeck, R. Eldan, J. Lehec. Sampling from a log-concave distribution with projected Langevin Monte Carlo.
+    Discrete and Computational Geometry 2018.
 
     Examples
     --------

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.certificate import Certificate
@@ -49,24 +51,12 @@ def incentive_violation(
     The second buyer would rather have the first one's price:
 
     >>> import torch
-    >>> from assay.transport import incentive_violation
+    >>> from assay.transport.mechanism_certificates import incentive_violation
     >>> types, good = torch.tensor([[0.6], [0.9]]), torch.tensor([[1.0], [1.0]])
     >>> round(incentive_violation("dot", types, good, torch.tensor([0.5, 0.7])), 6)
     0.2
     """
-    kernel = check_kernel(kernel)
-    _check_table(types, allocation, payment)
-    rows, own = torch.unique(torch.cat([allocation, payment[:, None]], 1).double(), dim=0, return_inverse=True)
-    worst = 0.0
-    with torch.no_grad():
-        for first in range(0, len(types), _BLOCK):
-            part = slice(first, first + _BLOCK)
-            utility = kernel_scores(kernel, types[part].double(), rows[:, :-1]) - rows[:, -1]
-            gain = utility.amax(1) - utility.gather(1, own[part, None])[:, 0]
-            worst = max(worst, float(gain.max())) if not bool(gain.isnan().any()) else float("nan")
-            if worst != worst:
-                break
-    return worst
+    return _violations(kernel, types, allocation, payment, None)[0]
 
 
 def participation_violation(
@@ -93,27 +83,13 @@ def participation_violation(
     Examples
     --------
     >>> import torch
-    >>> from assay.transport import participation_violation
+    >>> from assay.transport.mechanism_certificates import participation_violation
     >>> types, good = torch.tensor([[0.6], [0.9]]), torch.tensor([[1.0], [1.0]])
     >>> loss = participation_violation("dot", types, good, torch.tensor([0.7, 0.7]), (torch.zeros(1), 0.0))
     >>> round(loss, 6)
     0.1
     """
-    kernel = check_kernel(kernel)
-    _check_table(types, allocation, payment)
-    rows, own = torch.unique(torch.cat([allocation, payment[:, None]], 1).double(), dim=0, return_inverse=True)
-    worst = 0.0
-    with torch.no_grad():
-        for first in range(0, len(types), _BLOCK):
-            part = slice(first, first + _BLOCK)
-            x = types[part].double()
-            utility = (kernel_scores(kernel, x, rows[:, :-1]) - rows[:, -1]).gather(1, own[part, None])[:, 0]
-            away = kernel_scores(kernel, x, outside[0].double()[None])[:, 0] - outside[1]
-            loss = away - utility
-            if bool(loss.isnan().any()):
-                return float("nan")
-            worst = max(worst, float(loss.max()))
-    return worst
+    return _violations(kernel, types, allocation, payment, outside)[1]
 
 
 def mechanism_certificates(
@@ -141,29 +117,49 @@ def mechanism_certificates(
     Examples
     --------
     >>> import torch
-    >>> from assay.transport import mechanism_certificates
+    >>> from assay.transport.mechanism_certificates import mechanism_certificates
     >>> types, bundle = torch.tensor([[0.6], [0.9]]), torch.tensor([[1.0], [1.0]])
     >>> for promise in mechanism_certificates("dot", types, bundle, torch.tensor([0.5, 0.5])):
     ...     print(promise)
     holds: incentive compatibility: largest gain from the report of another type: 0 <= 1e-12
     """
-    scale = max(1.0, float(payment.abs().max()) if len(payment) else 1.0)
-    promises = [
-        Certificate(
-            "incentive compatibility: largest gain from the report of another type",
-            incentive_violation(kernel, types, allocation, payment),
-            _ROUNDING * scale,
-        )
-    ]
-    if outside is not None:
-        promises.append(
-            Certificate(
-                "individual rationality: largest loss against the outside option",
-                participation_violation(kernel, types, allocation, payment, outside),
-                _ROUNDING * scale,
-            )
-        )
-    return tuple(promises)
+    gain, loss = _violations(kernel, types, allocation, payment, outside)
+    bound = _ROUNDING * max(1.0, float(payment.abs().max()))
+    promises = (
+        Certificate("incentive compatibility: largest gain from the report of another type", gain, bound),
+        Certificate("individual rationality: largest loss against the outside option", loss, bound),
+    )
+    return promises[:1] if outside is None else promises
+
+
+def _violations(
+    kernel: Any, types: Tensor, allocation: Tensor, payment: Tensor, outside: tuple[Tensor, float] | None
+) -> tuple[float, float]:
+    """Largest gain by a lie and largest loss against the outside option (nan without one)."""
+    kernel = check_kernel(kernel)
+    _check_table(types, allocation, payment)
+    rows, own = _different_rows(torch.cat([allocation, payment[:, None]], 1).detach().double())
+    gains, losses = [0.0], [0.0]
+    with torch.no_grad():
+        for first in range(0, len(types), _BLOCK):
+            part = slice(first, first + _BLOCK)
+            x = types[part].double()
+            utility = kernel_scores(kernel, x, rows[:, :-1]) - rows[:, -1]
+            truth = utility.gather(1, own[part, None])[:, 0]
+            gains.append(float((utility.amax(1) - truth).max()))
+            if outside is not None:
+                away = kernel_scores(kernel, x, outside[0].double()[None])[:, 0] - outside[1]
+                losses.append(float((away - truth).max()))
+    # numpy lets a nan through, which max() may drop.
+    return float(np.max(gains)), float(np.max(losses)) if outside is not None else float("nan")
+
+
+def _different_rows(table: Float[Tensor, "S columns"]) -> tuple[Float[Tensor, "U columns"], Int[Tensor, " S"]]:
+    """The rows of a table without repetitions, and which of them each row is. By hashing, sorting rows is slow."""
+    frame = pd.DataFrame(table.cpu().numpy())
+    own = frame.groupby(list(frame.columns), sort=False, dropna=False).ngroup().to_numpy()
+    first = np.unique(own, return_index=True)[1]
+    return table[torch.as_tensor(first, device=table.device)], torch.tensor(own, device=table.device)
 
 
 def _check_table(types: Tensor, allocation: Tensor, payment: Tensor) -> None:

@@ -29,7 +29,7 @@ __all__ = ["FlowResult", "mirror_flow_1d"]
 
 # The fixed point is found when the divergence from its own Gibbs law is below this, and given up after so many steps.
 _FIXED = 1e-15
-_MOST_STEPS = 5000
+_MOST_STEPS = 2000
 
 # The part of the decay that is fitted: below the first and above the second share of the objective at the start.
 _LATE = 1e-4
@@ -90,8 +90,8 @@ def mirror_flow_1d(
     Parameters
     ----------
     first_variation : callable
-        ``first_variation(x, mass)`` returns :math:`\frac{\delta F}{\delta\mu}(\mu)` at the midpoints ``x`` of the cells,
-        for a law with these masses in them.
+        ``first_variation(x, mass)`` returns :math:`\frac{\delta F}{\delta\mu}(\mu)` at the midpoints ``x`` of the
+        cells, for a law with these masses in them.
     grid : int or array_like of shape (n + 1,)
         Number of equal cells of (0, 1), at least 3, or the increasing ends of cells of another interval.
     init : array_like of shape (n,) or callable
@@ -111,8 +111,8 @@ def mirror_flow_1d(
     -------
     FlowResult
         With certificates: the mass is one and the density not negative; the sandwich
-        :math:`\lambda\mathrm{KL}(\mu|\mu^*) \le L(\mu) - L^* \le \lambda\mathrm{KL}(\mu|\hat\mu)` along the flow (with a
-        functional); and the fitted rate is at least :math:`2\lambda` times the gap, less 2 %.
+        :math:`\lambda\mathrm{KL}(\mu|\mu^*) \le L(\mu) - L^* \le \lambda\mathrm{KL}(\mu|\hat\mu)` along the flow (with
+        a functional); and the fitted rate is at least :math:`2\lambda` times the gap, less 2 %.
 
     Raises
     ------

@@ -157,8 +157,8 @@ def mirror_langevin(
     -----
     A step costs ``O(N d)`` and the gradient; ``O(N p^3)`` for matrices, and a few Newton steps per particle for
     polytopes. If every Gibbs law satisfies a mirror log-Sobolev inequality with the constant :math:`C`, the
-    objective of the continuous flow falls as :math:`e^{-2C\lambda t}`; ``N`` particles follow it down to a floor of order
-    :math:`1/N`, uniformly in time, plus a bias of the order of the step size.
+    objective of the continuous flow falls as :math:`e^{-2C\lambda t}`; ``N`` particles follow it down to a floor of
+    order :math:`1/N`, uniformly in time, plus a bias of the order of the step size.
 
     References
     ----------

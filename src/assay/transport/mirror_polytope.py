@@ -28,7 +28,10 @@ _DECREMENT = {torch.float64: 1e-8, torch.float32: 1e-4}
 # More steps than the damped phase takes even for dual coordinates of 1e8.
 _MAX_NEWTON = 200
 
-# What a slack may be, as a part of the largest, before rounding decides its sign.
+# Steps in which a particle next to the boundary gets away from it: its slack doubles in each.
+_LEAVING = 8
+
+# What a slack may be, in units of the rounding of the largest, before its sign is in doubt.
 _ROOM = 64.0
 
 
@@ -61,7 +64,8 @@ class Polytope(Domain):
     -----
     A step costs ``O(N m d^2 + N d^3)`` per Newton iteration. Redundant inequalities are allowed; they repel, too. An
     equality has to be eliminated: it has no interior. :meth:`sample` makes ``30 d`` steps of hit-and-run from the
-    centre for every point, which is close to the uniform law, or to a normal law around the centre if the set is unbounded.
+    centre for every point, which is close to the uniform law, or to a normal law around the centre if the set is
+    unbounded.
 
     Examples
     --------
@@ -90,10 +94,7 @@ class Polytope(Domain):
         self._outer = np.einsum("mi,mj->mij", self.normals, self.normals).reshape(len(offsets), -1)
         self.center = start = self._interior_point()
         self.bounded = self._is_bounded()
-        if barrier == "log" and not self.bounded:
-            raise ValueError(
-                "A and b must describe a bounded set for the log barrier; use barrier='hybrid' for an unbounded one"
-            )
+        self._check_barrier()
         self.center = self._minimize(np.zeros_like(start)[None], start[None])
 
     def __repr__(self) -> str:
@@ -101,7 +102,11 @@ class Polytope(Domain):
 
     def with_barrier(self, barrier: str) -> Domain:
         """The same set with another barrier."""
-        return Polytope(self.normals, self.offsets, barrier=barrier)
+        other = super().with_barrier(barrier)
+        if barrier != self.barrier:
+            other._check_barrier()
+            other.center = other._minimize(np.zeros((1, self.dimension)), self.center[None])
+        return other
 
     def _interior_point(self) -> np.ndarray:
         """Centre of the largest ball inside, or of one of radius 1 + max|b| if there are larger ones."""
@@ -117,6 +122,12 @@ class Polytope(Domain):
         if found.status != 0 or not found.x[-1] > 1e-12 * cap:
             raise ValueError("A and b must describe a set with an interior: no point satisfies every A x < b")
         return found.x[:-1]
+
+    def _check_barrier(self) -> None:
+        if self.barrier == "log" and not self.bounded:
+            raise ValueError(
+                "A and b must describe a bounded set for the log barrier; use barrier='hybrid' for an unbounded one"
+            )
 
     def _is_bounded(self) -> bool:
         """Exactly if the normals span the space and a combination of them with positive weights vanishes."""
@@ -157,7 +168,8 @@ class Polytope(Domain):
         hybrid = self.barrier == "hybrid"
         target = _DECREMENT.get(y.dtype, 1e-4)
         open_, previous = torch.arange(len(y), device=y.device), torch.full_like(y[:, 0], torch.inf)
-        for _ in range(_MAX_NEWTON):
+        floor = self._floor(y)
+        for iteration in range(_MAX_NEWTON):
             point, wanted = x[open_], y[open_]
             gaps = torch.addmm(offsets, point, normals.mT, alpha=-1.0)
             inverse = gaps.reciprocal()
@@ -177,7 +189,9 @@ class Polytope(Domain):
             x[open_] = point + length[:, None] * step
             # Below 1/4 the decrement is squared by every step until rounding stops it.
             stalled = (decrement < 0.25) & (decrement > 0.5 * previous)
-            going = ~((decrement <= target) | stalled)
+            # A particle that is not back from the boundary by now has its answer closer to it than rounding can tell.
+            lost = gaps.amin(dim=1) <= floor if iteration >= _LEAVING else torch.zeros_like(stalled)
+            going = ~((decrement <= target) | stalled | lost)
             if not bool(going.any()):
                 break
             open_, previous = open_[going], decrement[going]
@@ -198,10 +212,13 @@ class Polytope(Domain):
         """Move towards the centre what rounding has put on the boundary, or so close that its sign is in doubt."""
         center = torch.as_tensor(self.center, dtype=x.dtype, device=x.device)[None]
         gaps, room = self._gaps(x), self._gaps(center)
-        floor = _ROOM * torch.finfo(x.dtype).eps * (1.0 + float(np.abs(self.offsets).max()))
-        floor = torch.clamp(0.5 * room, max=floor)
+        floor = torch.clamp(0.5 * room, max=self._floor(x))
         share = torch.where(gaps < floor, (floor - gaps) / (room - gaps), 0.0).amax(dim=1, keepdim=True)
         return x + share * (center - x)
+
+    def _floor(self, like: Tensor) -> float:
+        """Slack below which rounding decides its sign."""
+        return _ROOM * torch.finfo(like.dtype).eps * (1.0 + float(np.abs(self.offsets).max()))
 
     def _noise(
         self, x: Float[Tensor, "particles d"], xi: Float[Tensor, "particles noises"]

@@ -34,7 +34,10 @@ __all__ = ["LevelSize", "LevelSolution", "MomentRelaxation", "level_size"]
 _BYTES = 48
 
 # Tolerances of the solver, in the units in which the data have half-width 1.
-_TIGHT = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "max_iter": 200}
+_TIGHT = {"tol_gap_abs": 1e-9, "tol_gap_rel": 1e-9, "tol_feas": 1e-9, "max_iter": 200, "max_threads": 1}
+
+# From this many rows on, the supernodal factorisation is the faster one.
+_LARGE = 20
 
 # An answer of reduced accuracy is accepted up to this violation of the equations and of positive semidefiniteness.
 _ACCEPTABLE = 1e-5
@@ -264,9 +267,14 @@ class MomentRelaxation:
         """
         cp = import_extra("cvxpy", extra="cvxpy")
         self._weight.value = trace_weight
-        attempts = [(solver, _TIGHT if solver == "CLARABEL" else {})]
+        attempts: list[tuple[str, dict[str, Any]]] = [(solver, {})]
         if solver == "CLARABEL":
-            attempts += [("CLARABEL", {}), ("SCS", {"eps": 1e-9, "max_iters": 50_000})]
+            method = "faer" if max(block.size for block in self._blocks) >= _LARGE else "qdldl"
+            attempts = [
+                ("CLARABEL", _TIGHT | {"direct_solve_method": method}),
+                ("CLARABEL", {}),
+                ("SCS", {"eps": 1e-9, "max_iters": 50_000}),
+            ]
         said = []
         for name, options in attempts:
             begun = time.perf_counter()
@@ -415,9 +423,7 @@ def _transport_cost(basis: MonomialBasis, dim: int) -> Float[np.ndarray, " monom
     return cost
 
 
-def _equilibrated(
-    basis: MonomialBasis, order: int, target: np.ndarray, target_basis: MonomialBasis
-) -> sp.csr_array:
+def _equilibrated(basis: MonomialBasis, order: int, target: np.ndarray, target_basis: MonomialBasis) -> sp.csr_array:
     """The map of the moment matrix, its rows and columns divided so that the diagonal is near 1.
 
     Moments of high order differ by many powers of ten (those of an exponential distribution are factorials), and the

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from assay.certificate import Assumption, Certificate
 from assay.result import Result
 from assay.transport.generalized_convex import GCFLayer
-from assay.transport.mechanism_certificates import incentive_violation, mechanism_certificates, participation_violation
+from assay.transport.mechanism_certificates import mechanism_certificates
 from assay.transport.temperature_schedules import geometric_temperature
 from assay.transport.transport_kernels import check_kernel, kernel_scores
 from assay.validation import as_float_array, as_generator, check_integer, check_real
@@ -153,7 +153,7 @@ class AuctionResult(Result):
         payment : numpy.ndarray of shape (S,)
             Their payments.
         """
-        points = torch.as_tensor(_as_types(types))
+        points = torch.tensor(_as_types(types))
         index = _choices(self.kernel, points, self.menu, self.price, _costs_of(self.production_cost, self.menu))[0]
         return self.menu[index], self.price[index]
 
@@ -405,12 +405,13 @@ class _Training:
     def _soft_revenue(self, temperature: float) -> Float[torch.Tensor, ""]:
         points = self._points()
         profit = self._profit(points)
-        self.layer.temperature = temperature / self.unit
+        self.layer.temperature = temperature
         pieces = [self.scores] if self.scores is not None else None
         if pieces is None:
             pieces = [_finite(kernel_scores(self.kernel, part, points)) for part in self.types.split(_CHUNK)]
-        total = sum((self.layer.soft_weights(scores - self.layer.intercepts) @ profit).sum() for scores in pieces)
-        return total / len(self.types)
+        intercepts = self.layer.intercepts
+        taken = (self.layer.soft_weights((scores - intercepts) / self.unit) for scores in pieces)
+        return sum((weights @ profit).sum() for weights in taken) / len(self.types)
 
     def _hard_revenue(self) -> float:
         with torch.no_grad():
@@ -443,7 +444,8 @@ def _judged(
     revenue = float(profit.mean())
     table = types, torch.as_tensor(menu[index]), torch.as_tensor(price[index])
     away = torch.as_tensor(menu[0]), float(price[0])
-    promises = mechanism_certificates(kernel, *table, outside=away if ir else None)
+    promises = mechanism_certificates(kernel, *table, outside=away)
+    gain, loss = (promise.value for promise in promises)
     sample = Assumption("the test types were not trained on", fresh)
     return AuctionResult(
         menu=menu,
@@ -454,13 +456,15 @@ def _judged(
         utility=float(utility.mean()),
         surplus=revenue + float(utility.mean()),
         train_revenue=float((price[trained] - costs[trained]).mean()),
-        ic_violation=incentive_violation(kernel, *table),
-        ir_violation=participation_violation(kernel, *table, away),
+        ic_violation=gain,
+        ir_violation=loss,
         soft_hard_gap=soft - revenue,
         n_test=len(test),
         kernel=kernel,
         production_cost=cost,
-        certificates=tuple(Certificate(c.statement, c.value, c.bound, c.relation, (sample,)) for c in promises),
+        certificates=tuple(
+            Certificate(c.statement, c.value, c.bound, c.relation, (sample,)) for c in promises[: 2 if ir else 1]
+        ),
         history=history,
     )
 
@@ -502,7 +506,9 @@ def _worth(
     """The unit of prices (1 for values uniform on [0, 1]), and the mean worth of each bundle above the outside."""
     with torch.no_grad():
         some = types[:_CHUNK]
-        gain = kernel_scores(kernel, some, torch.tensor(bundles)) - kernel_scores(kernel, some, torch.tensor(away[0])[None])
+        gain = kernel_scores(kernel, some, torch.tensor(bundles)) - kernel_scores(
+            kernel, some, torch.tensor(away[0])[None]
+        )
         gain = _finite(gain)
     unit = 2.0 * float(gain.abs().amax(1).mean()) / bundles.shape[1]
     return unit or 1.0, gain.mean(0).numpy()
@@ -539,7 +545,13 @@ def _held_out(
 
 
 def _first_menu(
-    menu: Any, k: int, learn_y: bool, n_pieces: int | None, y_bounds: Any, exchangeable: bool, generator: np.random.Generator
+    menu: Any,
+    k: int,
+    learn_y: bool,
+    n_pieces: int | None,
+    y_bounds: Any,
+    exchangeable: bool,
+    generator: np.random.Generator,
 ) -> Float[np.ndarray, "J k"]:
     if n_pieces is not None and (menu is not None or not learn_y):
         raise ValueError("n_pieces must be left out with a menu, or without learn_y")
@@ -549,7 +561,9 @@ def _first_menu(
         try:
             low, high = (np.broadcast_to(np.asarray(bound, dtype=float), (k,)) for bound in y_bounds)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"y_bounds must be a pair of numbers or vectors of length {k}, got {y_bounds!r}") from error
+            raise ValueError(
+                f"y_bounds must be a pair of numbers or vectors of length {k}, got {y_bounds!r}"
+            ) from error
         count = k + 10 if n_pieces is None else check_integer(n_pieces, "n_pieces", minimum=1)
         return low + (high - low) * generator.uniform(size=(count, k))
     if exchangeable:

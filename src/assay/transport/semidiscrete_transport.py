@@ -4,10 +4,10 @@ Given a sample of sources, a sample of targets and a cost, look for the potentia
 
 .. math:: u(x) = \min_j c(x, y_j) - b_j
 
-that maximises the dual of transport. It is a concave function of one number per target, whose every value is a lower
-bound on the cost of transport (:mod:`assay.transport.semidual_ascent`); the potential is a generalized concave function
-(:class:`~assay.transport.GCFLayer`), and the map sends ``x`` to the target that attains the minimum. A coupling with the
-exact marginals is made from the same numbers, so that the true cost is known to lie between two values.
+that maximises the dual of transport, a concave function of one number per target whose every value is a lower bound on
+the cost of transport (:mod:`assay.transport.semidual_ascent`). The potential is a generalized concave function
+(:class:`~assay.transport.GCFLayer`), and the map sends ``x`` to the target that attains the minimum. A coupling with
+the exact marginals is made from the same numbers, so that the true cost is known to lie between two values.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ class TransportResult(Result):
         """The potential as a layer in float64, e.g. to go on training it or to move it to a device."""
         return GCFLayer(
             self.cost,
-            torch.as_tensor(self.targets).clone(),
+            torch.tensor(self.targets),
             mode="concave",
             selection=selection,
             temperature=self.temperature,
-            intercept=torch.as_tensor(self.intercept),
+            intercept=torch.tensor(self.intercept),
         )
 
     def map(self, X: ArrayLike, *, kind: str = "hard") -> Float[np.ndarray, "S k"]:
@@ -129,8 +129,8 @@ class TransportResult(Result):
             Points, of the sample or new.
         kind : {"hard", "smooth"}, default="hard"
             ``"hard"`` sends a point to one target. ``"smooth"`` inverts the gradient of the potential with a soft
-            minimum; the cost needs the method ``inverse_gradient``. For the squared distance that is ``x - grad u / 2``,
-            the average of the targets in the weights of the soft choice.
+            minimum; the cost needs the method ``inverse_gradient``. For the squared distance that is
+            ``x - grad u / 2``, the average of the targets in the weights of the soft choice.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class TransportResult(Result):
             For a smooth map, if the cost has no method ``inverse_gradient``.
         """
         check_choice(kind, "kind", ("hard", "smooth"))
-        points = torch.as_tensor(as_float_array(X, "X", ndim=2))
+        points = torch.tensor(as_float_array(X, "X", ndim=2))
         if kind == "hard":
             with torch.no_grad():
                 return self.layer().choose(points)[0].numpy()
@@ -174,7 +174,7 @@ class TransportResult(Result):
         numpy.ndarray of shape (S,)
         """
         with torch.no_grad():
-            return self.layer()(torch.as_tensor(as_float_array(X, "X", ndim=2))).numpy()
+            return self.layer()(torch.tensor(as_float_array(X, "X", ndim=2))).numpy()
 
 
 def transport_map(
@@ -373,7 +373,9 @@ class _Problem:
         with torch.no_grad():
             values = kernel_scores(self.cost, self.sources[rows], self.targets).double().numpy()
         if not np.isfinite(values).all():
-            raise ValueError(f"cost must be finite between all points, got nan or infinities from {_name_of(self.cost)}")
+            raise ValueError(
+                f"cost must be finite between all points, got nan or infinities from {_name_of(self.cost)}"
+            )
         return np.ascontiguousarray(values)
 
     def pieces(self) -> Iterator[slice]:
@@ -413,8 +415,10 @@ class _Problem:
         return float(mass @ worst)
 
     def plan(self, b: Float[np.ndarray, " m"], temperature: float) -> sp.csr_array:
-        """Coupling from the soft choices at ``b``: columns that receive too much are cut, and what the rows then miss
-        goes to where there is room."""
+        """Coupling from the soft choices at ``b``.
+
+        Columns that receive too much are cut, and what the rows then miss goes to where there is room.
+        """
         counts, columns, mass = [], [], []
         for part in self.pieces():
             for store, found in zip(
@@ -485,9 +489,7 @@ class _Ascent:
             self.best_b, self.plan, done, {name: np.array(column) for name, column in zip(names, columns, strict=True)}
         )
 
-    def _step(
-        self, b: Float[np.ndarray, " m"], temperature: float
-    ) -> tuple[float | None, Float[np.ndarray, " m"]]:
+    def _step(self, b: Float[np.ndarray, " m"], temperature: float) -> tuple[float | None, Float[np.ndarray, " m"]]:
         """Dual at ``b`` if all sources were looked at, and a direction that climbs."""
         problem = self.problem
         if self.kept is not None:

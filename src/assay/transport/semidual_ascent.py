@@ -11,7 +11,8 @@ targets would receive if every source chose softly, and at high temperature all 
 weight of zero to working precision: one pass finds the best target, and exponentials are taken of its rivals only.
 
 The weights of the soft choice, rounded to the marginals, are a coupling and with it an upper bound. What the rounding
-has to move is sent where the reduced cost is least, which costs less than spreading it by the product of what is missing.
+has to move is sent where the reduced cost is least, which costs less than spreading it in proportion to what is
+missing.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ METHODS = ("auto", "importance", "tempered", "quadrature")
 LEAST_ESS = 50.0
 # Numbers in one block of draws.
 _BLOCK = 4_000_000
-_MOVES = 8
+_MOVES = 5
+# Half of the draws stay effective in tempering, so that fewer will do where it is the last resort.
+_FEWER = 8
 _MAX_STAGES = 400
 _GRID = 4097
 # Logarithm of what is left out at the ends of the grid.
@@ -160,7 +162,7 @@ def worst_case_value(
         Draws for every data point.
     method : {"auto", "importance", "tempered", "quadrature"}, default="auto"
         ``"auto"`` weights Gaussian draws by importance, and where fewer than 50 are effective turns to quadrature in
-        one dimension and to tempering in more.
+        one dimension and to tempering, with an eighth of the draws, in more.
     generator : torch.Generator, optional
         Source of randomness, on the device of the data; by default fresh entropy.
 
@@ -177,7 +179,7 @@ def worst_case_value(
 
     Notes
     -----
-    ``draws`` evaluations of the loss for every data point; tempering has 8, with gradients, for every draw and stage.
+    ``draws`` evaluations of the loss for every data point; tempering has 5, with gradients, for every draw and stage.
     Losses are evaluated in the precision of the data, everything else is float64.
 
     References
@@ -281,7 +283,7 @@ def gibbs_draws(
         if not poor.all():
             yield summary(weighted.select(~poor))
         fallback = _quadrature if d == 1 else _tempered
-        yield summary(fallback(block.rows(poor), rows[poor], draws, generator))
+        yield summary(fallback(block.rows(poor), rows[poor], max(draws // _FEWER, 4 * int(LEAST_ESS)), generator))
 
 
 def _evaluate(problem: WorstCaseProblem, cloud: Float[Tensor, "n draws d"]) -> Float[Tensor, "n draws"]:

@@ -1,0 +1,479 @@
+"""Train a language model on pairs of responses: a policy, a frozen reference, an optimizer, and nothing else.
+
+The trainer is a loop that people would otherwise write themselves around :class:`~assay.supervised.PreferenceLoss`. It
+works with any module that maps token ids to logits, those of ``transformers`` included, and with any torch optimizer;
+devices, precision and schedules are those that the caller has set up.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.certificate import Certificate
+from assay.supervised.preference import PreferenceLoss, PreferenceOutput
+from assay.supervised.preference_certificate import PreferenceFit, certify_preference_fit
+from assay.supervised.sequence_log_probs import SequenceLogProbs, sequence_log_probs
+from assay.validation import check_integer, check_real
+
+__all__ = ["PreferenceBatch", "PreferenceTrainer", "preference_batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceBatch:
+    """Pairs of responses as token ids, padded on the right.
+
+    Parameters
+    ----------
+    chosen_ids, rejected_ids : torch.Tensor of int64 of shape (n_pairs, n_tokens)
+        Prompt and response; the two may differ in length.
+    chosen_mask, rejected_mask : torch.Tensor of bool of the same shapes
+        True at the tokens of the response.
+    chosen_attention, rejected_attention : torch.Tensor of the same shapes, optional
+        Passed to the model as ``attention_mask``: 1 at tokens, 0 at padding.
+    margin : torch.Tensor of shape (n_pairs,), optional
+        Margin of each pair.
+    tie : torch.Tensor of bool of shape (n_pairs,), optional
+        Pairs without an order.
+    reference_chosen_logps, reference_rejected_logps : torch.Tensor of shape (n_pairs,), optional
+        Log-probabilities under the reference, if they were computed before.
+
+    Examples
+    --------
+    >>> from assay.supervised.preference_trainer import preference_batch
+    >>> preference_batch([([5, 6], [1, 2, 3], [4])]).rejected_mask
+    tensor([[False, False,  True]])
+    """
+
+    chosen_ids: Tensor
+    rejected_ids: Tensor
+    chosen_mask: Tensor
+    rejected_mask: Tensor
+    chosen_attention: Tensor | None = None
+    rejected_attention: Tensor | None = None
+    margin: Tensor | None = None
+    tie: Tensor | None = None
+    reference_chosen_logps: Tensor | None = None
+    reference_rejected_logps: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{field.name} must be a torch.Tensor, got {type(value).__name__}")
+        for which in ("chosen", "rejected"):
+            ids = getattr(self, f"{which}_ids")
+            if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
+                raise ValueError(
+                    f"{which}_ids must be int64 of shape (n_pairs, n_tokens), got {ids.dtype}, {tuple(ids.shape)}"
+                )
+            for part in ("mask", "attention"):
+                tensor = getattr(self, f"{which}_{part}")
+                if tensor is not None and tensor.shape != ids.shape:
+                    raise ValueError(f"{which}_{part} must have shape {tuple(ids.shape)}, got {tuple(tensor.shape)}")
+        if len(self.chosen_ids) != len(self.rejected_ids):
+            raise ValueError(
+                f"rejected_ids must have {len(self.chosen_ids)} rows, as chosen_ids, got {len(self.rejected_ids)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.chosen_ids)
+
+    def to(self, device: Any) -> PreferenceBatch:
+        """The batch on another device."""
+        moved = {f.name: value.to(device) for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(self, **moved)
+
+    def n_identical(self) -> int:
+        """Number of pairs whose two responses are the same tokens, from which nothing can be learned."""
+        if self.chosen_ids.shape != self.rejected_ids.shape:
+            width = max(self.chosen_ids.shape[1], self.rejected_ids.shape[1])
+        else:
+            width = self.chosen_ids.shape[1]
+        padded = [
+            nn.functional.pad(torch.where(mask != 0, ids, -1), (0, width - ids.shape[1]), value=-1)
+            for ids, mask in ((self.chosen_ids, self.chosen_mask), (self.rejected_ids, self.rejected_mask))
+        ]
+        same = (padded[0] == padded[1]).all(1)
+        return int((same if self.tie is None else same & ~self.tie).sum())
+
+
+def preference_batch(
+    records: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], pad_id: int = 0
+) -> PreferenceBatch:
+    """Pad token ids of prompts and responses to one batch.
+
+    Parameters
+    ----------
+    records : sequence of (prompt, chosen, rejected)
+        Token ids; a response needs at least one, and the prompt too, as the first token has no probability.
+    pad_id : int, default=0
+        What to pad with; padding is neither attended to nor counted.
+
+    Returns
+    -------
+    PreferenceBatch
+        With attention masks.
+
+    Raises
+    ------
+    ValueError
+        If there is no record, or a prompt or a response is empty.
+
+    Examples
+    --------
+    >>> from assay.supervised.preference_trainer import preference_batch
+    >>> batch = preference_batch([([5], [1, 2], [4]), ([6, 7], [1], [2])])
+    >>> batch.chosen_ids
+    tensor([[5, 1, 2],
+            [6, 7, 1]])
+    """
+    if not records:
+        raise ValueError("records must have at least one pair, got none")
+    pad_id = check_integer(pad_id, "pad_id", minimum=0)
+    parts: dict[str, list[Tensor]] = {}
+    for column, which in ((1, "chosen"), (2, "rejected")):
+        width = max(len(record[0]) + len(record[column]) for record in records)
+        ids = torch.full((len(records), width), pad_id)
+        mask, attention = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+        for row, record in enumerate(records):
+            prompt, response = list(record[0]), list(record[column])
+            if not prompt or not response:
+                raise ValueError(f"records must have a non-empty prompt and responses, got an empty one at {row}")
+            end = len(prompt) + len(response)
+            ids[row, :end] = torch.tensor(prompt + response)
+            mask[row, len(prompt) : end] = True
+            attention[row, :end] = 1
+        parts |= {f"{which}_ids": ids, f"{which}_mask": mask, f"{which}_attention": attention}
+    return PreferenceBatch(**parts)
+
+
+class PreferenceTrainer:
+    r"""Train a policy on pairs of responses.
+
+    Parameters
+    ----------
+    policy : torch.nn.Module
+        Maps token ids of shape (n, t) to logits of shape (n, t, v), or to an object with them in ``logits``, as the
+        models of ``transformers`` do. Called with ``attention_mask=`` if the batch has one and the model takes it.
+    loss : PreferenceLoss
+        The loss.
+    optimizer : torch.optim.Optimizer
+        Of the parameters of the policy.
+    reference : torch.nn.Module, optional
+        A copy of the policy as it is now by default. It is frozen: set to evaluation mode, without gradients.
+    clip : float or None, default=1.0
+        Largest norm of the gradient.
+
+    Attributes
+    ----------
+    policy, reference : torch.nn.Module
+        The models; ``reference`` is None when the loss does without.
+    history : dict of str to list of float
+        ``loss``, ``accuracy`` and ``margin`` of each step.
+    n_steps : int
+        Steps taken.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not what it should be.
+    ValueError
+        If the optimizer has no parameter of the policy, or the reference shares one that is trained.
+
+    Notes
+    -----
+    A step costs a forward and a backward pass for each of the two responses, and the forward passes of the reference.
+
+    References
+    ----------
+    W. Zhou, S. Zhang, B. Magdalou, J. Lambert, E. Amid, R. Nock, A. Hard. DPO Unchained: Your Training Algorithm is
+    Secretly Disentangled in Human Choice Theory (and its Loss' Convexity is Dispensable). ICML 2026.
+    arXiv:2507.07855.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from assay.supervised import PreferenceLoss, PreferenceTrainer
+    >>> from assay.supervised.preference_trainer import preference_batch
+    >>> _ = torch.manual_seed(0)
+    >>> policy = torch.nn.Sequential(torch.nn.Embedding(8, 16), torch.nn.Linear(16, 8))
+    >>> trainer = PreferenceTrainer(policy, PreferenceLoss("savage"), torch.optim.Adam(policy.parameters(), lr=0.01))
+    >>> batch = preference_batch([([1], [2, 3], [4]), ([5], [2], [4, 4, 6])])
+    >>> trainer.fit([batch], n_epochs=20).evaluate([batch]).accuracy
+    1.0
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        loss: PreferenceLoss,
+        optimizer: torch.optim.Optimizer,
+        reference: nn.Module | None = None,
+        *,
+        clip: float | None = 1.0,
+    ) -> None:
+        for argument, name, kind in (
+            (policy, "policy", nn.Module),
+            (loss, "loss", PreferenceLoss),
+            (optimizer, "optimizer", torch.optim.Optimizer),
+        ):
+            if not isinstance(argument, kind):
+                raise TypeError(f"{name} must be a {kind.__module__}.{kind.__name__}, got {type(argument).__name__}")
+        if reference is not None and not isinstance(reference, nn.Module):
+            raise TypeError(f"reference must be a torch.nn.Module or None, got {type(reference).__name__}")
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(id(parameter) in trained for parameter in policy.parameters()):
+            raise ValueError("optimizer must have parameters of the policy, got none of them")
+        if reference is not None and any(id(parameter) in trained for parameter in reference.parameters()):
+            raise ValueError(
+                "reference must share no trained parameter with the policy, got the same: pass None to copy"
+            )
+        self.policy, self.loss, self.optimizer = policy, loss, optimizer
+        self.clip = None if clip is None else check_real(clip, "clip", above=0)
+        self.reference = None
+        if not loss.reference_free:
+            self.reference = copy.deepcopy(policy) if reference is None else reference
+            self.reference.eval().requires_grad_(False)
+            self._fingerprint = _fingerprint(self.reference)
+        self.history: dict[str, list[float]] = {"loss": [], "accuracy": [], "margin": []}
+        self.n_steps = 0
+
+    def log_probs(
+        self, model: nn.Module, ids: Tensor, mask: Tensor, attention: Tensor | None = None
+    ) -> SequenceLogProbs:
+        """Log-probabilities and lengths of responses under a model.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The policy or the reference.
+        ids, mask, attention : torch.Tensor of shape (n_pairs, n_tokens)
+            As in :class:`PreferenceBatch`.
+
+        Returns
+        -------
+        SequenceLogProbs
+        """
+        takes_mask = attention is not None and _takes_attention_mask(model)
+        output = model(ids, attention_mask=attention) if takes_mask else model(ids)
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        if not isinstance(logits, Tensor):
+            raise TypeError(
+                f"policy must return logits, or an object with 'logits', got {type(output).__name__} without"
+            )
+        return sequence_log_probs(logits, ids, mask)
+
+    def compute_loss(self, batch: PreferenceBatch) -> PreferenceOutput:
+        """Loss of a batch, with its graph.
+
+        Parameters
+        ----------
+        batch : PreferenceBatch
+            On the device of the policy.
+
+        Returns
+        -------
+        PreferenceOutput
+        """
+        _check_batch(batch)
+        sides = [
+            (batch.chosen_ids, batch.chosen_mask, batch.chosen_attention),
+            (batch.rejected_ids, batch.rejected_mask, batch.rejected_attention),
+        ]
+        chosen, rejected = (self.log_probs(self.policy, *side) for side in sides)
+        reference = [batch.reference_chosen_logps, batch.reference_rejected_logps]
+        if self.reference is not None and None in reference:
+            with torch.no_grad():
+                reference = [self.log_probs(self.reference, *side).log_probs for side in sides]
+        return self.loss(
+            chosen.log_probs,
+            rejected.log_probs,
+            *reference,
+            chosen_lengths=chosen.lengths,
+            rejected_lengths=rejected.lengths,
+            margin=batch.margin,
+            tie=batch.tie,
+        )
+
+    def step(self, batch: PreferenceBatch) -> PreferenceOutput:
+        """One step of the optimizer on a batch.
+
+        Parameters
+        ----------
+        batch : PreferenceBatch
+            Pairs.
+
+        Returns
+        -------
+        PreferenceOutput
+
+        Raises
+        ------
+        ValueError
+            If the loss is not finite.
+
+        Warns
+        -----
+        UserWarning
+            If the two responses of a pair are the same.
+        """
+        _check_batch(batch)
+        if identical := batch.n_identical():
+            warnings.warn(
+                f"{identical} of {len(batch)} pairs have one response as chosen and as rejected; they teach nothing",
+                stacklevel=2,
+            )
+        self.policy.train()
+        self.loss.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        output = self.compute_loss(batch)
+        loss = output.loss if output.loss.ndim == 0 else output.loss.mean()
+        if not math.isfinite(loss.item()):
+            raise ValueError(f"loss must be finite, got {loss.item()} at step {self.n_steps}: lower the learning rate")
+        loss.backward()
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.policy.parameters(), self.clip)
+        self.optimizer.step()
+        self.n_steps += 1
+        margins = output.margins
+        self.history["loss"].append(loss.item())
+        self.history["accuracy"].append(float((margins > 0).double().mean()))
+        self.history["margin"].append(float(margins.mean()))
+        return output
+
+    def fit(
+        self,
+        batches: Iterable[PreferenceBatch],
+        n_epochs: int = 1,
+        *,
+        callback: Callable[[PreferenceTrainer], Any] | None = None,
+    ) -> PreferenceTrainer:
+        """Train on all batches, ``n_epochs`` times.
+
+        Parameters
+        ----------
+        batches : iterable of PreferenceBatch
+            Something that can be gone through once per epoch: a list, or a ``DataLoader`` that collates to batches. If
+            it has no length, the continuation of a loss that wants one takes the epoch as its unit.
+        n_epochs : int, default=1
+            Number of passes.
+        callback : callable, optional
+            Called with the trainer after each step.
+
+        Returns
+        -------
+        PreferenceTrainer
+            The trainer itself.
+        """
+        n_epochs = check_integer(n_epochs, "n_epochs", minimum=1)
+        per_epoch = len(batches) if hasattr(batches, "__len__") else None
+        seen = 0
+        for epoch in range(n_epochs):
+            for index, batch in enumerate(batches):
+                done = epoch / n_epochs if per_epoch is None else (epoch * per_epoch + index) / (n_epochs * per_epoch)
+                self.loss.set_progress(min(1.0, done))
+                self.step(batch)
+                seen += 1
+                if callback is not None:
+                    callback(self)
+        if not seen:
+            raise ValueError("batches must have at least one batch, got none")
+        self.loss.set_progress(1.0)
+        return self
+
+    def evaluate(self, batches: Iterable[PreferenceBatch], **options: Any) -> PreferenceFit:
+        """Hold the policy against pairs that it was not trained on.
+
+        Parameters
+        ----------
+        batches : iterable of PreferenceBatch
+            Held-out pairs.
+        **options
+            Of :func:`~assay.supervised.certify_preference_fit`: ``choice``, ``n_bins``, ``confidence``, ``tol``.
+
+        Returns
+        -------
+        PreferenceFit
+            Its last certificate is about the reference, if there is one.
+        """
+        leads, ties = [], []
+        modes = self.policy.training, self.loss.training
+        self.policy.eval()
+        self.loss.eval()
+        try:
+            with torch.no_grad():
+                for batch in batches:
+                    output = self.compute_loss(batch)
+                    leads.append((output.chosen_rewards - output.rejected_rewards).double().cpu())
+                    ties.append(torch.zeros(len(batch), dtype=torch.bool) if batch.tie is None else batch.tie.cpu())
+        finally:
+            self.policy.train(modes[0])
+            self.loss.train(modes[1])
+        if not leads:
+            raise ValueError("batches must have at least one batch, got none")
+        fit = certify_preference_fit(
+            torch.cat(leads).numpy(), psi=self.loss.effective_psi(), tie=torch.cat(ties).numpy(), **options
+        )
+        return replace(fit, certificates=(*fit.certificates, *self.certificates()))
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """That the reference is still the one that the training began with; nothing without a reference."""
+        if self.reference is None:
+            return ()
+        now = _fingerprint(self.reference)
+        change = float(np.abs(now - self._fingerprint).max()) if now.shape == self._fingerprint.shape else math.nan
+        return (Certificate("change of the frozen reference since the training began", change, 0.0),)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of policy, optimizer, loss and step count, for ``torch.save``."""
+        return {
+            "policy": self.policy.state_dict(),
+            "reference": None if self.reference is None else self.reference.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "loss": self.loss.state_dict(),
+            "history": {name: list(column) for name, column in self.history.items()},
+            "n_steps": self.n_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.policy.load_state_dict(state["policy"])
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
+            self._fingerprint = _fingerprint(self.reference)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.loss.load_state_dict(state["loss"])
+        self.history = {name: list(column) for name, column in state["history"].items()}
+        self.n_steps = int(state["n_steps"])
+
+
+def _check_batch(batch: Any) -> None:
+    if not isinstance(batch, PreferenceBatch):
+        raise TypeError(f"batch must be a PreferenceBatch, got {type(batch).__name__}")
+
+
+def _takes_attention_mask(model: nn.Module) -> bool:
+    code = getattr(type(model).forward, "__wrapped__", type(model).forward).__code__
+    return "attention_mask" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _fingerprint(model: nn.Module) -> np.ndarray:
+    """Two numbers per parameter that any change of it changes, up to rounding."""
+    sums = []
+    with torch.no_grad():
+        for parameter in model.parameters():
+            flat = parameter.reshape(-1).double()
+            # The second one notices entries that change places.
+            sums += [flat.sum(), flat @ torch.cos(torch.arange(len(flat), dtype=flat.dtype, device=flat.device))]
+    return torch.stack(sums).cpu().numpy() if sums else np.zeros(0)
