@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.stats import norm
@@ -84,17 +83,15 @@ class TestAgainstBruteForce:
         X = simulate(40, 4, 2, missing=0.2)
         fit = rasch_mml(X)
 
+        # The trapezoidal rule is exact to rounding for what is smooth and fades at both ends.
+        theta = np.linspace(-12, 12, 2001)[:, None]
+        seen = ~np.isnan(X)
+
         def log_likelihood(beta, scale):
-            total = 0.0
-            for row in X:
-                seen = ~np.isnan(row)
-
-                def density(theta, row=row, seen=seen):
-                    p = expit(theta - beta[seen])
-                    return np.prod(np.where(row[seen] == 1, p, 1 - p)) * norm.pdf(theta, scale=scale)
-
-                total += np.log(quad(density, -12, 12, epsabs=1e-12)[0])
-            return total
+            p = expit(theta - beta)
+            likelihood = np.where(X[:, None] == 1, p, 1 - p)
+            likelihood = np.where(seen[:, None], likelihood, 1).prod(axis=2)
+            return np.log(likelihood @ norm.pdf(theta[:, 0], scale=scale) * 0.012).sum()
 
         best = log_likelihood(fit.difficulties, fit.ability_scale)
         assert fit.log_likelihood == pytest.approx(best, abs=1e-6)
@@ -142,12 +139,12 @@ class TestMissing:
     @pytest.mark.parametrize("method", METHODS)
     def test_recovers_difficulties(self, method):
         rng = np.random.default_rng(5)
-        beta = np.linspace(-1.5, 1.5, 8)
-        X = (rng.random((4000, 8)) < expit(rng.normal(size=(4000, 1)) - beta)).astype(float)
+        beta = np.linspace(-1.5, 1.5, 5)
+        X = (rng.random((4000, 5)) < expit(rng.normal(size=(4000, 1)) - beta)).astype(float)
         X[rng.random(X.shape) < 0.3] = np.nan
         estimate = method(X).difficulties
         if method is rasch_jml:
-            estimate = estimate * (0.7 * 8 - 1) / (0.7 * 8)
+            estimate = estimate * (0.7 * 5 - 1) / (0.7 * 5)
         np.testing.assert_allclose(estimate - estimate.mean(), beta, atol=0.2)
 
     def test_booklets_share_items(self):

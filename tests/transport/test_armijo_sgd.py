@@ -109,9 +109,13 @@ def test_projected_ascent_is_the_rule_of_the_estimator():
     theta, last = np.zeros(21), 2.5
     for _ in range(15):
         gradient = A.T @ divergence.p_integrand(A @ theta)[1] / 60 + B.T @ divergence.q_integrand(B @ theta)[1] / 60
-        theta, _, last = armijo_step(
-            theta, evaluate(theta), gradient, evaluate, lambda x: project_to_ball(x, 0.5, 0.2), min(2 * last, 50.0)
-        )
+        start, value = theta, evaluate(theta)
+
+        def trial(step, start=start, gradient=gradient):
+            candidate = project_to_ball(start + step * gradient, 0.5, 0.2)
+            return candidate, evaluate(candidate)
+
+        theta, _, last = armijo_step(start, value, trial, min(2 * last, 50.0))
         optimizer.step(closure)
         ours = np.append(critic.weight.detach().numpy(), float(critic.bias.detach()))
         np.testing.assert_allclose(ours, theta, atol=1e-10)

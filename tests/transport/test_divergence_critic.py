@@ -9,7 +9,13 @@ from scipy.optimize import minimize
 
 from assay.transport import AmariDivergence
 from assay.transport.ball_newton import maximise_by_newton, maximise_quadratic
-from assay.transport.critic_training import armijo_step, ascend_by_gradient, ascend_by_minibatches, minibatch_rows
+from assay.transport.critic_training import (
+    SearchLine,
+    armijo_step,
+    ascend_by_gradient,
+    ascend_by_minibatches,
+    minibatch_rows,
+)
 from assay.transport.divergence_critic import CriticProblem, GivenFeatures, Sample, project_to_ball
 from assay.transport.random_features import draw_random_features
 
@@ -187,12 +193,31 @@ def test_armijo_step_halves_rejects_the_infinite_and_gives_up():
     def evaluate(x):
         return -float(x @ x) if abs(x[0]) < 3 else math.nan
 
+    def trial(step):
+        candidate = np.array([2.0 - 4.0 * step])
+        return candidate, evaluate(candidate)
+
     start = np.array([2.0])
-    theta, value, step = armijo_step(start, -4.0, np.array([-4.0]), evaluate, lambda x: x, 64.0)
+    theta, value, step = armijo_step(start, -4.0, trial, 64.0)
     # Steps of 1 and more do not improve, or are nan; from 1/2 the optimum is reached.
     assert (theta, value, step) == (0.0, 0.0, 0.5)
-    stuck, value, step = armijo_step(start, -4.0, np.array([-4.0]), lambda x: math.inf, lambda x: x, 1.0)
+    stuck, value, step = armijo_step(start, -4.0, lambda step: (start, math.inf), 1.0)
     assert (stuck, value, step) == (2.0, -4.0, 0.0)
+
+
+@pytest.mark.parametrize("radius, offset", [(3.0, 1.0), (0.1, 0.01)])
+def test_the_search_line_is_the_projected_step(radius, offset):
+    problem = problem_of(0.4, radius, offset, ridge=0.1)
+    theta = problem.project(np.random.default_rng(9).normal(size=problem.n_parameters))
+    gradient = problem.gradient(theta)
+    scores = tuple(g - theta[-1] for g in problem.scores(theta))
+    changes = tuple(g - gradient[-1] for g in problem.scores(gradient))
+    line = SearchLine(problem, theta, gradient, scores, changes)
+    for step in (1e-3, 0.5, 20.0):
+        candidate, value = line(step)
+        plain = problem.project(theta + step * gradient)
+        np.testing.assert_array_equal(candidate, plain)
+        assert value == pytest.approx(problem.value(plain, problem.scores(plain)), rel=1e-12)
 
 
 def test_projection():

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from assay.certificate import CertificateError
 from assay.transport import (
@@ -78,8 +79,8 @@ class TestKnownFixedPoints:
             slope = 2 * (shares.mean(axis=0) - TARGET)
             return np.tile(slope[:2] - slope[2], (len(x), 1))
 
-        run = mirror_langevin(grad, 1000, domain=triangle, temperature=0.05, lr=0.2, n_steps=200, rng=2)
-        np.testing.assert_allclose(run.mean, [0.61961, 0.21825], atol=0.025)
+        run = mirror_langevin(grad, 300, domain=triangle, temperature=0.05, lr=0.4, n_steps=60, rng=2)
+        np.testing.assert_allclose(run.mean, [0.61961, 0.21825], atol=0.04)
         assert run.inside > 0
 
     @pytest.mark.parametrize("barrier", ["log", "hybrid"])
@@ -91,8 +92,8 @@ class TestKnownFixedPoints:
             np.ones((2000, 2)),
             domain=Orthant(barrier=barrier),
             temperature=1.0,
-            lr=0.02,
-            n_steps=1000,
+            lr=0.04,
+            n_steps=400,
             rng=3,
         )
         np.testing.assert_allclose(run.mean, scale, rtol=0.12)
@@ -102,7 +103,7 @@ class TestKnownFixedPoints:
         # Without a potential the Gibbs law is uniform: second moments are known.
         for domain, moment in ((Ball(3), 3 / 5), (Box(-1, 1, 3), 1.0), (Ball(2, 2.0), 2.0)):
             run = mirror_langevin(
-                lambda x: np.zeros_like(x), 2000, domain=domain, temperature=1.0, lr=0.03, n_steps=200, rng=4
+                lambda x: np.zeros_like(x), 2000, domain=domain, temperature=1.0, lr=0.05, n_steps=80, rng=4
             )
             assert float(np.sum(run.particles**2, axis=1).mean()) == pytest.approx(moment, rel=0.06)
 
@@ -110,7 +111,7 @@ class TestKnownFixedPoints:
         aim = np.diag([0.8, 0.2])
         run = mirror_langevin(
             lambda x: np.broadcast_to(x.mean(axis=0) - aim, x.shape).copy(),
-            800,
+            600,
             domain=Spectraplex(2),
             temperature=0.05,
             lr=0.2,
@@ -118,7 +119,7 @@ class TestKnownFixedPoints:
             rng=5,
             first_variation=lambda points, x: np.einsum("nij,ij->n", points, x.mean(axis=0) - aim),
         )
-        assert run.particles.shape == (800, 2, 2)
+        assert run.particles.shape == (600, 2, 2)
         # On the disc around I/2: the mean a of the law exp(-k z), z = a - 1/2 in [-1/2, 1/2], is its own slope.
         z = np.linspace(-0.5, 0.5, 20001)
         disc = np.sqrt(0.25 - z**2)
@@ -232,7 +233,7 @@ class TestTheRun:
                 domain=domain,
                 temperature=10.0,
                 lr=10.0,
-                n_steps=20,
+                n_steps=10,
                 rng=0,
             )
             assert run.certified
@@ -311,17 +312,17 @@ class TestCertificates:
     def test_the_residual_is_small_for_a_sample_and_large_for_another_law(self):
         rng = np.random.default_rng(0)
         held = 0
-        for _ in range(20):
+        for _ in range(10):
             uniform = rng.random((300, 1))
             found = fixed_point_residual(uniform, lambda p, x: np.zeros(len(p)), Box(0, 1, 1), 1.0, rng=rng)
             held += found.value <= 3 * found.standard_error
-        assert held >= 18
-        beta = rng.beta(2, 2, (300, 1))
+        assert held >= 9
+        beta = rng.beta(4, 4, (600, 1))
         found = fixed_point_residual(beta, lambda p, x: np.zeros(len(p)), Box(0, 1, 1), 1.0, rng=rng)
         assert found.value > 3 * found.standard_error
-        # Energy distance of uniform and Beta(2, 2): twice the integral of the squared difference of the distributions.
+        # Energy distance of the two laws: twice the integral of the squared difference of the distributions.
         t = np.linspace(0, 1, 10001)
-        assert found.value == pytest.approx(2 * np.mean((t - (3 * t**2 - 2 * t**3)) ** 2), abs=4 * found.standard_error)
+        assert found.value == pytest.approx(2 * np.mean((t - stats.beta(4, 4).cdf(t)) ** 2), rel=0.35)
 
     def test_what_cannot_be_known_is_unknown(self):
         sharp = fixed_point_residual(np.full((50, 8), 0.5), lambda p, x: 1e4 * p.sum(axis=1), Box(0, 1, 8), 1.0, rng=0)

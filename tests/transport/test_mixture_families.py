@@ -137,7 +137,7 @@ def test_resolve():
     assert resolve_family("gaussian", {"covariance": "diagonal"}, 2).n_params == 4
     assert isinstance(resolve_family("poisson", None, 1), PoissonFamily)
     assert isinstance(resolve_family(lambda alpha: {alpha: 1.0}, None, 1), PolynomialFamily)
-    assert resolve_family(lambda alpha: {alpha + (0,): 1.0}, {"n_params": 2}, 1).n_params == 2
+    assert resolve_family(lambda alpha: {(*alpha, 0): 1.0}, {"n_params": 2}, 1).n_params == 2
     assert isinstance(GaussianFamily(1.0), MixtureFamily)
     for family, params, dim, message in (
         ("gaussian", None, 1, "params must have the covariance"),

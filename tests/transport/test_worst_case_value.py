@@ -1,6 +1,8 @@
 """The dual value: closed forms, quadrature by an independent library, the three estimates against each other."""
 
 import math
+import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,7 +57,7 @@ def test_tempering_against_the_closed_form(d, epsilon, draws):
         quadratic(slope, 0.2), [x], tau=1.0, epsilon=epsilon, draws=draws, method="tempered", generator=seeded()
     )
     assert answer.value == pytest.approx(gaussian_value(slope, 0.2, x, 1.0, epsilon), abs=6 * answer.standard_error)
-    assert answer.standard_error < 0.02 * abs(answer.value)
+    assert answer.standard_error < 0.02 * abs(answer.value) + 0.003
     assert answer.ess[0] >= 0.49 * draws
 
 
@@ -117,7 +119,7 @@ def test_quadrature_against_scipy(tau, epsilon):
 
         breaks = sorted({peaks, *np.linspace(max(peaks - wide, centre - 12), min(peaks + wide, centre + 12), 41)})
         mass = sum(
-            quad(integrand, a, b, epsabs=0, epsrel=1e-11)[0] for a, b in zip(breaks[:-1], breaks[1:], strict=True)
+            quad(integrand, a, b, epsabs=0, epsrel=1e-11)[0] for a, b in pairwise(breaks)
         )
         expected = epsilon / (2 * tau) * (math.log(mass) + top / epsilon - 0.5 * math.log(math.pi * epsilon))
         answer = worst_case_value(loss, [[centre]], tau=tau, epsilon=epsilon, method="quadrature")
@@ -211,7 +213,7 @@ def test_pieces():
 def test_blocks_do_not_change_the_answer(monkeypatch):
     x = torch.randn(7, 1, generator=seeded(), dtype=torch.float64)
     whole = worst_case_value(logistic, x, tau=0.5, epsilon=0.2, method="quadrature")
-    monkeypatch.setattr("assay.transport.worst_case_value._BLOCK", 9000)
+    monkeypatch.setattr(sys.modules["assay.transport.worst_case_value"], "_BLOCK", 9000)
     parts = worst_case_value(logistic, x, tau=0.5, epsilon=0.2, method="quadrature")
     np.testing.assert_allclose(whole.values, parts.values, rtol=1e-12)
     problem = WorstCaseProblem(logistic, x, None, 0.5, 0.2)

@@ -32,6 +32,7 @@ from assay.supervised.preference_certificate import (
     certify_preference_fit,
     certify_preference_loss,
 )
+from assay.supervised.preference_files import read_preference_pairs
 from assay.supervised.preference_psi import FunctionLoss, MarginLoss
 from assay.supervised.preference_ranker import PreferenceRanker
 from assay.supervised.preference_trainer import PreferenceTrainer
@@ -42,6 +43,7 @@ from assay.supervised.rasch_classical import ItemCalibration, rasch_cml, rasch_j
 from assay.supervised.rasch_estimator import RaschPGEM
 from assay.supervised.rasch_fit import RaschFitStatistics, rasch_fit_statistics
 from assay.supervised.rasch_responses import Responses, read_responses
+from assay.supervised.sequence_log_probs import sequence_log_probs
 from assay.supervised.sequence_tagger import SequenceTagger
 from assay.supervised.structured_consistency import structured_certificates, structured_consistency_certificate
 from assay.supervised.structured_linear_core import StructuredLinearCore
@@ -102,7 +104,9 @@ __all__ = [
     "rasch_fit_statistics",
     "rasch_jml",
     "rasch_mml",
+    "read_preference_pairs",
     "read_responses",
+    "sequence_log_probs",
     "spectral_rasch",
     "structured_certificates",
     "structured_consistency_certificate",

@@ -144,7 +144,7 @@ def median_failure(repeats: int) -> float:
     --------
     >>> from assay.supervised.amplitude_estimation import median_failure
     >>> round(median_failure(1), 4), round(median_failure(7), 4)
-    (0.1894, 0.0274)
+    (0.1894, 0.0276)
     """
     miss = 1.0 - 8.0 / math.pi**2
     least = (repeats + 1) // 2

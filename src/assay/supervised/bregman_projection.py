@@ -3,8 +3,8 @@ r"""Bregman projection of example weights onto measures of a given density.
 A measure gives each example a weight in [0, 1]; its density is the mean weight. The Kullback-Leibler projection of
 a measure ``N`` onto density :math:`\varepsilon` is :math:`\min(1, c N)` with the one ``c`` that gives it that density.
 Normalised, it is the projection onto distributions that put at most :math:`1 / (\varepsilon m)` on each of ``m``
-examples. The constant is found exactly, by bisection up to a factor :math:`1 + \delta`, or as a quantum computer would, by
-bisection on estimated amplitudes, with its queries counted.
+examples. The constant is found exactly, by bisection up to a factor :math:`1 + \delta`, or as a quantum computer would:
+by bisection on estimated amplitudes, with its queries counted.
 """
 
 from __future__ import annotations

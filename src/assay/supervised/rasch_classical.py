@@ -38,6 +38,8 @@ __all__ = [
     "spectral_rasch",
 ]
 
+_LEAST_LOG_SCALE = -8.0
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ItemCalibration(Result):
@@ -236,7 +238,7 @@ def rasch_cml(X: Any, *, mask: Any = None, tol: float = 1e-8, max_iter: int = 10
     responses = check_responses(X, mask)
     wins = require_comparable_items(responses)
     parts = _conditional_parts(responses)
-    n_items, n_users = responses.shape[1], sum(part[1].sum() for part in parts)
+    n_users = sum(part[1].sum() for part in parts)
 
     def negative(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, gradient = np.zeros(len(points)), np.zeros_like(points)
@@ -249,12 +251,13 @@ def rasch_cml(X: Any, *, mask: Any = None, tol: float = 1e-8, max_iter: int = 10
     answer = _minimize(
         lambda point: tuple(part[0] for part in negative(point[None])), spectral_difficulties(wins), tol, max_iter
     )
-    difficulties = answer.x - answer.x.mean()
+    hessian = _differences(lambda point: negative(point[None])[1][0], answer.x)
+    covariance = linalg.pinvh(hessian, rtol=1e-8)
+    # The last digits: a line search cannot see differences of the value that its slope still tells apart.
+    difficulties = answer.x - covariance @ negative(answer.x[None])[1][0]
+    difficulties -= difficulties.mean()
     value, gradient = negative(difficulties[None])
-    steps = 1e-4 * np.concatenate([np.eye(n_items), -np.eye(n_items)])
-    slopes = np.concatenate([negative(difficulties + one[None])[1] for one in steps])
-    hessian = n_users * (slopes[:n_items] - slopes[n_items:]) / 2e-4
-    errors = np.sqrt(np.maximum(np.diag(linalg.pinvh(0.5 * (hessian + hessian.T), rtol=1e-8)), 0.0))
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0) / n_users)
     abilities, ability_errors = solve_abilities(responses, difficulties, math.inf)
     return _calibration(
         responses,
@@ -393,12 +396,20 @@ def rasch_mml(X: Any, nodes: int = 61, *, mask: Any = None, tol: float = 1e-8, m
 
     counts, right_of_items = responses.totals[2], responses.totals[3]
     start = np.append(-np.log(right_of_items / (counts - right_of_items)), 0.0)
-    answer = _minimize(negative, start, tol, max_iter, last_bounds=(-8.0, 5.0))
-    difficulties, scale = answer.x[:-1], math.exp(answer.x[-1])
-    value, gradient = negative(answer.x)
-    at_bound = answer.x[-1] <= -8.0 and gradient[-1] > 0
-    hessian = _differences(lambda point: negative(point)[1], answer.x) * n_users
-    errors = np.sqrt(np.maximum(np.diag(linalg.pinvh(0.5 * (hessian + hessian.T)))[:-1], 0.0))
+    answer = _minimize(negative, start, tol, max_iter, last_bounds=(_LEAST_LOG_SCALE, 5.0))
+    point = answer.x
+    value, gradient = negative(point)
+    # Data may vary less than answers of users who are all alike: the scale is then 0, the end of its interval.
+    at_bound = point[-1] <= _LEAST_LOG_SCALE and gradient[-1] > 0
+    covariance = linalg.pinvh(_differences(lambda near: negative(near)[1], point))
+    if not at_bound:
+        # The last digits: a line search cannot see differences of the value that its slope still tells apart.
+        finer = point - covariance @ gradient
+        if np.abs(negative(finer)[1]).max() < np.abs(gradient).max():
+            point = finer
+            value, gradient = negative(point)
+    difficulties, scale = point[:-1], math.exp(point[-1])
+    errors = np.sqrt(np.maximum(np.diag(covariance)[:-1], 0.0) / n_users)
     mean, spread = np.empty(table.shape[0]), np.empty(table.shape[0])
     for rows, _, posterior, _ in mixture.posterior(table, difficulties, scale):
         mean[rows] = scale * (posterior @ mixture.nodes)
@@ -585,7 +596,8 @@ def _minimize(
 def _differences(gradient: Callable[[np.ndarray], np.ndarray], point: np.ndarray) -> Float[np.ndarray, "n n"]:
     """Hessian by central differences of a gradient."""
     steps = 1e-4 * np.eye(len(point))
-    return np.stack([(gradient(point + step) - gradient(point - step)) / 2e-4 for step in steps])
+    hessian = np.stack([(gradient(point + step) - gradient(point - step)) / 2e-4 for step in steps])
+    return 0.5 * (hessian + hessian.T)
 
 
 def _calibration(

@@ -22,6 +22,7 @@ from assay.transport.mirror_domains import Ball, Box, Domain, Orthant
 from assay.transport.mirror_flow import FlowResult, mirror_flow_1d
 from assay.transport.mirror_langevin import mirror_langevin
 from assay.transport.mirror_langevin_certificate import certify_langevin, certify_scaling
+from assay.transport.mirror_optimizer import MirrorLangevin
 from assay.transport.mirror_polytope import Polytope
 from assay.transport.mirror_simplex import Simplex, Spectraplex
 from assay.transport.mixture_families import (
@@ -68,6 +69,7 @@ __all__ = [
     "GraphAligner",
     "HingeKernel",
     "LangevinResult",
+    "MirrorLangevin",
     "MixtureFamily",
     "MixtureResult",
     "MomentMixtureClustering",

@@ -21,7 +21,7 @@ from jaxtyping import Float, Integer
 
 from assay.transport.divergence_critic import CriticProblem, Sample
 
-__all__ = ["AscentRun", "armijo_step", "ascend_by_gradient", "ascend_by_minibatches", "minibatch_rows"]
+__all__ = ["AscentRun", "SearchLine", "armijo_step", "ascend_by_gradient", "ascend_by_minibatches", "minibatch_rows"]
 
 FIRST_STEP = 10.0
 LARGEST_STEP = 100.0
@@ -32,12 +32,7 @@ Parameters = Float[np.ndarray, " parameters"]
 
 
 def armijo_step(
-    theta: Parameters,
-    value: float,
-    gradient: Parameters,
-    evaluate: Callable[[Parameters], float],
-    project: Callable[[Parameters], Parameters],
-    step_size: float,
+    theta: Parameters, value: float, trial: Callable[[float], tuple[Parameters, float]], step_size: float
 ) -> tuple[Parameters, float, float]:
     """One step of projected ascent, as long as the functional allows.
 
@@ -47,12 +42,8 @@ def armijo_step(
         Where it starts.
     value : float
         The functional there.
-    gradient : array of shape (D + 1,)
-        Its gradient.
-    evaluate : callable
-        The functional at other parameters.
-    project : callable
-        The closest feasible parameters.
+    trial : callable
+        Maps a step size to the feasible parameters where it leads and the functional there.
     step_size : float
         The first to be tried.
 
@@ -66,13 +57,50 @@ def armijo_step(
         The one that was taken; 0 if none was.
     """
     while step_size >= SMALLEST_STEP:
-        candidate = project(theta + step_size * gradient)
+        candidate, reached = trial(step_size)
         moved = candidate - theta
-        reached = evaluate(candidate)
         if math.isfinite(reached) and reached >= value + _SHARE / step_size * float(moved @ moved):
             return candidate, reached, step_size
         step_size *= 0.5
     return theta, value, 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class SearchLine:
+    """Projected parameters along the gradient, and the functional there, without another look at the features.
+
+    The critic is linear in its weights and the projection scales them, so that the values of the critic at every step
+    size follow from those at the start and those of the gradient.
+
+    Parameters
+    ----------
+    problem : CriticProblem
+        What is maximised.
+    theta, gradient : array of shape (D + 1,)
+        Where it starts and where it goes.
+    scores : tuple of arrays
+        Values, on both samples, of the critic at ``theta`` without its constant.
+    changes : tuple of arrays
+        Those of the critic with the parameters ``gradient``.
+    """
+
+    problem: CriticProblem
+    theta: Parameters
+    gradient: Parameters
+    scores: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]]
+    changes: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]]
+
+    def __call__(self, step_size: float) -> tuple[Parameters, float]:
+        """Parameters at a step size, and the functional there."""
+        moved = self.theta + step_size * self.gradient
+        candidate = self.problem.project(moved)
+        norm = float(np.linalg.norm(moved[:-1]))
+        scale = self.problem.radius / norm if norm > self.problem.radius else 1.0
+        p, q = (
+            scale * (start + step_size * change) + candidate[-1]
+            for start, change in zip(self.scores, self.changes, strict=True)
+        )
+        return candidate, self.problem.value(candidate, (p, q))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,22 +144,20 @@ def ascend_by_gradient(problem: CriticProblem, start: Parameters, max_iter: int,
     AscentRun
     """
     theta, step_size, step_sizes = start, 0.5 * FIRST_STEP, []
-    value = problem.value(theta, problem.scores(theta))
+    scores = problem.scores(theta)
+    value = problem.value(theta, scores)
     values = [value]
     for _ in range(max_iter):
-        gradient = problem.gradient(theta)
+        gradient = problem.gradient(theta, scores)
         if problem.gap(theta, gradient) <= tol:
             break
-        theta, value, taken = armijo_step(
-            theta,
-            value,
-            gradient,
-            lambda x: problem.value(x, problem.scores(x)),
-            problem.project,
-            min(2.0 * step_size, LARGEST_STEP),
-        )
+        without_constant = tuple(g - theta[-1] for g in scores)
+        changes = tuple(g - gradient[-1] for g in problem.scores(gradient))
+        line = SearchLine(problem, theta, gradient, without_constant, changes)
+        theta, value, taken = armijo_step(theta, value, line, min(2.0 * step_size, LARGEST_STEP))
         if taken == 0.0:  # the same again would be tried for ever
             break
+        scores = problem.scores(theta)
         step_size = taken
         values.append(value)
         step_sizes.append(taken)
@@ -176,16 +202,14 @@ def ascend_by_minibatches(
     batch_size = min(batch_size, len(problem.P), len(problem.Q))
     steps = max(len(problem.P), len(problem.Q)) // batch_size
     streams = minibatch_rows(problem.P, batch_size, rng), minibatch_rows(problem.Q, batch_size, rng)
-    search = _MinibatchSearch(problem, batch_size)
+    minibatch = _Minibatch(problem, batch_size)
     theta, step_size, skipped = start, 0.5 * FIRST_STEP, 0
     values, step_sizes = [], []
     for _ in range(epochs):
         batch_values, taken, total = [], [], np.zeros_like(theta)
         for _ in range(steps):
-            value, gradient = search.enter(theta, next(streams[0]), next(streams[1]))
-            theta, _, step = armijo_step(
-                theta, value, gradient, search.evaluate, problem.project, min(2.0 * step_size, LARGEST_STEP)
-            )
+            value, line = minibatch.enter(theta, next(streams[0]), next(streams[1]))
+            theta, _, step = armijo_step(theta, value, line, min(2.0 * step_size, LARGEST_STEP))
             if step == 0.0:
                 skipped += 1
             else:
@@ -201,8 +225,8 @@ def ascend_by_minibatches(
     return AscentRun(theta, np.array(values), np.array(step_sizes), skipped)
 
 
-class _MinibatchSearch:
-    """The functional on one minibatch, whose features stay while step sizes are tried."""
+class _Minibatch:
+    """Room for the features of one minibatch in single precision."""
 
     def __init__(self, problem: CriticProblem, batch_size: int):
         self.problem, self.size = problem, batch_size
@@ -214,26 +238,23 @@ class _MinibatchSearch:
         theta: Parameters,
         rows_p: Integer[np.ndarray, " batch"],
         rows_q: Integer[np.ndarray, " batch"],
-    ) -> tuple[float, Parameters]:
-        """Make the features of a minibatch; value and gradient there."""
-        points = np.concatenate([self.problem.P.points[rows_p], self.problem.Q.points[rows_q]])
-        self.features.transform(points, out=self.block)
-        value, slope = self._integrands(theta)
-        gradient = np.append(slope.astype(np.float32) @ self.block, np.float32(0.0)).astype(float)
-        gradient[-1] = slope.sum()
-        return value, gradient - self.problem.ridge * theta
-
-    def evaluate(self, theta: Parameters) -> float:
-        """The functional at other parameters."""
-        return self._integrands(theta)[0]
-
-    def _integrands(self, theta: Parameters) -> tuple[float, Float[np.ndarray, " rows"]]:
-        g = (self.block @ theta[:-1].astype(np.float32)).astype(float) + theta[-1]
+    ) -> tuple[float, SearchLine]:
+        """Make the features of a minibatch; the functional at the parameters, and the line along its gradient."""
+        problem, size = self.problem, self.size
+        self.features.transform(np.concatenate([problem.P.points[rows_p], problem.Q.points[rows_q]]), out=self.block)
+        scores = self._scores(theta)
         with np.errstate(over="ignore", invalid="ignore"):
-            p_value, p_slope, _ = self.problem.divergence.p_integrand(g[: self.size])
-            q_value, q_slope, _ = self.problem.divergence.q_integrand(g[self.size :])
-            value = float(p_value.mean() + q_value.mean()) - 0.5 * self.problem.ridge * float(theta @ theta)
-        return value, np.concatenate([p_slope, q_slope]) / self.size
+            p_value, p_slope, _ = problem.divergence.p_integrand(scores[0] + theta[-1])
+            q_value, q_slope, _ = problem.divergence.q_integrand(scores[1] + theta[-1])
+        value = float(p_value.mean() + q_value.mean()) - 0.5 * problem.ridge * float(theta @ theta)
+        slope = np.concatenate([p_slope, q_slope]) / size
+        gradient = np.append((slope.astype(np.float32) @ self.block).astype(float), slope.sum()) - problem.ridge * theta
+        return value, SearchLine(problem, theta, gradient, scores, self._scores(gradient))
+
+    def _scores(self, theta: Parameters) -> tuple[Float[np.ndarray, " batch"], Float[np.ndarray, " batch"]]:
+        """Values of a critic without its constant."""
+        g = (self.block @ theta[:-1].astype(np.float32)).astype(float)
+        return g[: self.size], g[self.size :]
 
 
 def minibatch_rows(

@@ -199,7 +199,8 @@ def find_domain(domain: Any, barrier: str | None, shape: tuple[int, ...] | None)
 
 def warn_about_entropy(domain: Domain, temperature: float, stacklevel: int) -> None:
     """Warn about a barrier whose steps are biased for this temperature."""
-    if domain.barrier == "entropy" and temperature > 0.0 and domain.repulsion < ENTROPY_REPULSION * temperature:
+    enough = ENTROPY_REPULSION * temperature * (1.0 - 1e-9)
+    if domain.barrier == "entropy" and temperature > 0.0 and domain.repulsion < enough:
         warnings.warn(
             f"the entropic barrier of {domain!r} is not self-concordant: the law is biased towards the boundary unless "
             f"the target vanishes there; use barrier='log', or declare repulsion >= {ENTROPY_REPULSION} * temperature",
@@ -250,7 +251,7 @@ class Particles:
         if isinstance(answer, Tensor):
             gradient = answer.detach().to(dtype=self.x.dtype, device=self.x.device)
         else:
-            gradient = torch.as_tensor(np.asarray(answer, dtype=float), dtype=self.x.dtype, device=self.x.device)
+            gradient = torch.tensor(np.asarray(answer, dtype=float), dtype=self.x.dtype, device=self.x.device)
         if gradient.shape != self.x.shape:
             raise ValueError(
                 f"grad must return the shape of the particles {tuple(self.x.shape)}, got {tuple(gradient.shape)}"

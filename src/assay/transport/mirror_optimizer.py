@@ -135,7 +135,7 @@ class MirrorLangevin(Optimizer):
         }
         super().__init__(params, defaults)
         if self.generator is None:
-            self.generator = torch.Generator(self._parameters()[0].device)
+            self.generator = torch.Generator(self.param_groups[0]["params"][0].device)
             self.generator.seed()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

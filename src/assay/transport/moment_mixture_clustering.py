@@ -341,11 +341,13 @@ class MomentMixtureClustering(ClusterMixin, BaseEstimator):
         self._pca = None
         reduced = X
         if wanted is not None and X.shape[1] > wanted:
+            if np.ptp(X, axis=0).max() == 0:
+                raise ValueError("X must have at least 2 different samples, got copies of one")
             pca = PCA(n_components=min(wanted, len(X) - 1), svd_solver="full").fit(X)
             deviations = np.sqrt(pca.explained_variance_)
             kept = int(np.count_nonzero(deviations > _FLAT_DIRECTION * max(deviations[0], abs(X).max())))
             if kept == 0:
-                raise ValueError("X must have at least 2 different samples")
+                raise ValueError("X must have at least 2 samples that differ by more than rounding")
             self._pca = pca if kept == pca.n_components_ else PCA(n_components=kept, svd_solver="full").fit(X)
             reduced = self._pca.transform(X)
         else:

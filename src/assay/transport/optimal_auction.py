@@ -577,7 +577,7 @@ def _first_menu(
 
 def _apart_from_outside(
     bundles: Float[np.ndarray, "J k"], outside: Any, ir: bool
-) -> tuple[Float[np.ndarray, "J k"], tuple[Float[np.ndarray, " k"], float]]:
+) -> tuple[Float[np.ndarray, "others k"], tuple[Float[np.ndarray, " k"], float]]:
     """The bundles without the outside option, and that with its price."""
     k = bundles.shape[1]
     if outside is None or outside is False:

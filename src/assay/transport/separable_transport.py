@@ -21,7 +21,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float
-from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
@@ -102,7 +101,7 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     True
     """
 
-    def __init__(self, *, cost: Any = "sqeuclidean", n_grid: int = 256, radius: float | None = None):
+    def __init__(self, *, cost: Any = "sqeuclidean", n_grid: Any = 256, radius: Any = None):
         self.cost = cost
         self.n_grid = n_grid
         self.radius = radius
@@ -112,7 +111,7 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.target_tags.required = True
         return tags
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> SeparableTransport:
+    def fit(self, X: Any, y: Any) -> SeparableTransport:
         """Find the potentials.
 
         Parameters
@@ -170,7 +169,7 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         )
         return self
 
-    def transform(self, X: ArrayLike) -> Float[np.ndarray, "n d"]:
+    def transform(self, X: Any) -> Float[np.ndarray, "n d"]:
         """Where points go.
 
         Parameters
@@ -189,7 +188,7 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             images = [self._layer(d).choose(points[:, d : d + 1])[0] for d in range(points.shape[1])]
         return torch.cat(images, 1).numpy()
 
-    def potential(self, X: ArrayLike) -> Float[np.ndarray, " n"]:
+    def potential(self, X: Any) -> Float[np.ndarray, " n"]:
         """Values of the potential at points.
 
         Parameters
@@ -206,7 +205,7 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         with torch.no_grad():
             return sum(self._layer(d)(points[:, d : d + 1]) for d in range(points.shape[1])).numpy()
 
-    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """Dual value of the potential on other samples, at most their cost of transport; the higher the better.
 
         Parameters

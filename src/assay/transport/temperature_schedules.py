@@ -61,7 +61,8 @@ def geometric_temperature(step: int, *, start: float = 10.0, end: float = 200.0,
     >>> [round(geometric_temperature(step, start=1.0, end=100.0, warmup=10), 6) for step in (0, 5, 10, 20)]
     [1.0, 10.0, 100.0, 100.0]
     """
-    return start * (end / start) ** _progress(step, start, end, warmup)
+    done = _progress(step, start, end, warmup)
+    return start * (end / start) ** done
 
 
 def _progress(step: int, start: float, end: float, warmup: int) -> float:

@@ -71,7 +71,7 @@ class GreedyTreeStudy(Study):
         arxiv="2605.12983",
     )
     data = (
-        "Random trees of depth 3 to 5 over 12 (full: also 16) independent bits, two functions with parities in them, "
+        "Random trees of depth 3 to 5 over 12 (some over 16) independent bits, two functions with parities in them, "
         "and a random forest on twelve features of breast cancer, each compared with its median."
     )
     contenders = (
@@ -89,8 +89,8 @@ class GreedyTreeStudy(Study):
     )
     claims = (
         Claim(
-            "C1",
-            "on every planted tree, at most as many leaves as best-first Gini",
+            "C1a",
+            "on every one of 18 planted trees (quick: 12), at most as many leaves as best-first Gini",
             "leaves",
             OURS,
             "<=",
@@ -99,6 +99,18 @@ class GreedyTreeStudy(Study):
             versus=GINI,
             reduce="max",
             case="planted*",
+        ),
+        Claim(
+            "C1b",
+            "and so on every other tree that is drawn in the same way",
+            "leaves",
+            OURS,
+            "<=",
+            1.0,
+            "this library: what the claim before would mean in general",
+            versus=GINI,
+            reduce="max",
+            case="drawn*",
         ),
         Claim(
             "C2a",
@@ -282,7 +294,7 @@ class GreedyTreeStudy(Study):
         ),
     )
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
-        "quick": {"variables": (12,), "depths": (3, 4), "each": 6},
+        "quick": {"variables": (12,), "depths": (3, 4), "each": 3},
         "full": {"variables": (12, 16), "depths": (3, 4, 5), "each": 6},
     }
     seeds: ClassVar[dict[str, int]] = {"quick": 1, "full": 2}
@@ -294,8 +306,14 @@ class GreedyTreeStudy(Study):
         from sklearn.model_selection import train_test_split
 
         parameters = dict(self.sizes[size])
+        fixed = np.random.default_rng(0)
         planted = {
-            f"planted, n = {n}, depth {depth}, {k}": planted_tree(n, depth, rng)
+            f"planted, depth {depth}, {k}": planted_tree(12, depth, fixed)
+            for depth in parameters["depths"]
+            for k in range(6)
+        }
+        planted |= {
+            f"drawn, n = {n}, depth {depth}, {k}": planted_tree(n, depth, rng)
             for n in parameters["variables"]
             for depth in parameters["depths"]
             for k in range(parameters["each"])
@@ -374,13 +392,13 @@ def measure_exact(measurement: Measurement, problem: Problem) -> None:
         measurement.add("leaves", tree.n_leaves, case=case)
         measurement.certify(tree.certificates, case=case)
         failed += sum(not certificate.holds for certificate in tree.certificates[:3])
-        if case.startswith("planted"):
+        if case.startswith(("planted", "drawn")):
             bound = tree.certificates[-3]
             measurement.add("log10_leaves_over_bound", bound.value - bound.bound, case=case)
             sizes = [build_topdown_tree(function.table, n, function.p, step).n_leaves for step in LADDER]
             slope = np.polyfit(np.log(np.e / np.array(LADDER)), np.log(sizes), 1)[0]
             measurement.add("slope_over_exponent", slope / (function.depth * function.average_depth), case=case)
-            if case.endswith(", 0"):
+            if case.startswith("planted") and case.endswith(", 0"):
                 measurement.add_curve(
                     "size and accuracy",
                     LADDER,

@@ -61,8 +61,8 @@ class AlphaDivergenceStudy(Study):
 
     title = "Amari alpha-divergence by random Fourier features"
     summary = (
-        "For people who need a number for how far apart two samples are: a concave problem in linear time instead of an "
-        "unstable neural critic, with a lower confidence bound that is valid for any laws."
+        "For people who need a number for how far apart two samples are: a concave problem in linear time instead of "
+        "an unstable neural critic, with a lower confidence bound that is valid for any laws."
     )
     promise = (
         "No critic in the ball does better on the training points by more than the tolerance, and the divergence is at "
@@ -128,7 +128,7 @@ class AlphaDivergenceStudy(Study):
         ),
         Claim(
             "C2c",
-            "share of seeds in which the MLP critic's held-out value is negative or its training value 1.3 times too high",
+            "share of seeds in which the MLP critic's held-out value is negative or its training value 1.3 times exact",
             "runaway",
             MLP,
             ">=",
@@ -349,7 +349,7 @@ class AlphaDivergenceStudy(Study):
         "quick": {
             "cases": [(1, a, 8000, 1.0, 1.5, 8.0, 1) for a in (0.3, 0.5, 0.8)] + [(5, 0.5, 2000, 0.5, 1.0, 5.0, 3)],
             "neural_repeats": 1,
-            "neural_cases": ("d=1 alpha=0.5", "d=5 alpha=0.5"),
+            "neural_cases": ("d=5 alpha=0.5",),
             "coverage_points": 500,
             "coverage_alphas": (0.0, 0.5, 1.0),
             "term_seeds": 2,
@@ -364,13 +364,13 @@ class AlphaDivergenceStudy(Study):
         "full": {
             "cases": [(1, a, 8000, 1.0, 1.5, 8.0, 3) for a in (0.3, 0.5, 0.8)]
             + [(5, 0.5, 2000, 0.5, 1.0, 5.0, 5), (10, 0.5, 2000, 0.5, 1.0, 5.0, 5), (10, 0.9, 2000, 0.5, 1.0, 5.0, 5)],
-            "neural_repeats": 3,
+            "neural_repeats": 2,
             "neural_cases": None,
             "coverage_points": 1000,
             "coverage_alphas": (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0),
             "term_seeds": 5,
             "term_points": 4000,
-            "population": 200_000,
+            "population": 50_000,
             "epoch_points": 200_000,
             "gram_points": 4000,
             "memory_points": 200_000,
