@@ -13,9 +13,9 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from assay.data import load_lsat6
-from assay.supervised import fit_rasch
-from assay.supervised import rasch_em as em
-from assay.supervised.rasch_em import RaschProblem, cell_terms, maximize_posterior
+from assay.supervised import fit_rasch, rasch_cells
+from assay.supervised.rasch_cells import cell_terms
+from assay.supervised.rasch_em import RaschProblem, maximize_posterior
 from assay.supervised.rasch_responses import check_responses
 from assay.validation import ConvergenceWarning
 
@@ -191,9 +191,9 @@ class TestAgainstOthers:
     def test_chunks_change_nothing(self, missing, monkeypatch):
         X = simulate(50, 10, np.random.default_rng(6), missing)
         whole = fit_rasch(X)
-        monkeypatch.setattr(em, "_CHUNK_CELLS", 30)
-        monkeypatch.setattr(em, "_GRAM_ROWS", 8)
-        monkeypatch.setattr(em, "_STORED_CELLS", 0)
+        monkeypatch.setattr(rasch_cells, "_CHUNK_CELLS", 30)
+        monkeypatch.setattr(rasch_cells, "_GRAM_ROWS", 8)
+        monkeypatch.setattr(rasch_cells, "_STORED_CELLS", 0)
         pieces = fit_rasch(X)
         np.testing.assert_allclose(pieces.abilities, whole.abilities, atol=1e-10)
         np.testing.assert_allclose(pieces.se_difficulties, whole.se_difficulties, atol=1e-12)
@@ -327,6 +327,10 @@ class TestInput:
             np.testing.assert_allclose(fit.difficulties, base, atol=1e-12)
         assert not np.allclose(base, fit_rasch(SMALL).difficulties)
 
+    def test_columns_of_one_name(self):
+        frame = pd.DataFrame(SMALL.astype(object), columns=["a", "a", "b"])
+        np.testing.assert_array_equal(fit_rasch(frame).difficulties, fit_rasch(SMALL).difficulties)
+
     def test_does_not_write_to_its_input(self):
         X = SMALL.astype(float)
         X[2, 1] = np.nan
@@ -399,7 +403,8 @@ class TestInput:
             (np.array([[1, "a"], [0, 1]], dtype=object), TypeError, "another type"),
             (sparse.csr_array(SMALL), TypeError, "mask"),
             (SMALL * 1j, ValueError, "Complex"),
-            (pd.DataFrame({"a": ["x", "y"], "b": [0, 1]}), TypeError, "not numeric"),
+            (pd.DataFrame({"a": ["x", "y"], "b": [0, 1]}), TypeError, "not numeric, 'a'"),
+            (pd.DataFrame({"a": ["1", "0"], "b": [0, 1]}, dtype=object), TypeError, "not numeric, 'a'"),
         ],
     )
     def test_bad_tables(self, X, error, message):

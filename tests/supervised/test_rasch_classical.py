@@ -13,7 +13,8 @@ from scipy.stats import norm
 
 from assay.data import load_lsat6
 from assay.supervised import rasch_abilities, rasch_cml, rasch_jml, rasch_mml, spectral_rasch
-from assay.supervised.rasch_classical import _symmetric, spectral_difficulties
+from assay.supervised.rasch_conditional import symmetric_sums
+from assay.supervised.rasch_spectral import spectral_difficulties
 
 METHODS = [rasch_cml, rasch_mml, rasch_jml, spectral_rasch]
 
@@ -60,7 +61,7 @@ class TestAgainstBruteForce:
         rng = np.random.default_rng(1)
         logs, counts = rng.normal(size=(3, n_items)), rng.integers(0, 5, n_items + 1).astype(float)
         patterns = np.array(list(itertools.product([0, 1], repeat=n_items)))
-        for row, value, slope in zip(logs, *_symmetric(logs, counts), strict=True):
+        for row, value, slope in zip(logs, *symmetric_sums(logs, counts), strict=True):
             weight = np.exp(patterns @ row)
             expected, gradient = 0.0, np.zeros(n_items)
             for total in range(n_items + 1):
@@ -74,7 +75,7 @@ class TestAgainstBruteForce:
     def test_symmetric_functions_of_a_long_test(self):
         logs, counts = np.full((1, 1500), 3.0), np.zeros(1501)
         counts[700] = 2.0
-        value, slope = _symmetric(logs, counts)
+        value, slope = symmetric_sums(logs, counts)
         exact = math.lgamma(1501) - math.lgamma(701) - math.lgamma(801) + 700 * 3.0
         assert value[0] == pytest.approx(2 * exact, rel=1e-12)
         np.testing.assert_allclose(slope, 2 * 700 / 1500, rtol=1e-9)

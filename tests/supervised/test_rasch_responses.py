@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from assay.supervised import fit_rasch, read_responses
+from assay.supervised import fit_rasch, rasch_files, read_responses
 from assay.supervised import rasch_responses as module
 from assay.supervised.rasch_responses import check_responses
 
@@ -78,7 +78,7 @@ class TestFiles:
             read_responses(tmp_path / "none.csv")
 
     def test_large_files_are_refused(self, wide_file, monkeypatch):
-        monkeypatch.setattr(module, "_MAX_BYTES", 10)
+        monkeypatch.setattr(rasch_files, "_MAX_BYTES", 10)
         with pytest.raises(ValueError, match="at most 10 bytes"):
             read_responses(wide_file)
 

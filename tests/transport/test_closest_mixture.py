@@ -386,6 +386,24 @@ def test_bad_input(moments, options, error, message):
         closest_mixture(moments, **({"params": {"variance": 0.02}} | options))
 
 
+@pytest.mark.parametrize("covariance, n_params", [("isotropic", 3), ("diagonal", 4)])
+def test_free_variances(covariance, n_params):
+    rng = np.random.default_rng(0)
+    data = np.concatenate([rng.normal((-2, 0), 0.4, size=(60, 2)), rng.normal((2, 1), 0.8, size=(60, 2))])
+    result = closest_mixture(data=data, params={"covariance": covariance}, order=2, upper_samples=0)
+    # Free variances are no further from the data than any fixed one.
+    fixed = closest_mixture(data=data, params={"variance": 0.3}, order=2, upper_samples=0)
+    assert result.lower <= fixed.value + 1e-6
+    assert result.bounds.shape == (n_params, 2)
+    assert (result.bounds[2:, 0] >= 0.9e-3 * result.scale**2).all()
+    assert result.moments[0] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_other_solver():
+    result = closest_mixture(target=NORMAL, order=1, solver="scs", **BELOW)
+    assert result.lower == pytest.approx(0.25, abs=1e-4)
+
+
 def test_variance_must_not_be_negative():
     with pytest.raises(ValueError, match="bounds of a variance must begin at 0"):
         closest_mixture(THREE, params={"covariance": "isotropic"}, bounds=[[-1, 1], [-0.1, 1]], order=2)

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 from assay.transport import AmariDivergence
-from assay.transport.ball_newton import maximise_by_newton, maximise_quadratic
+from assay.transport.ball_newton import hessian_stride, maximise_by_newton, maximise_quadratic
 from assay.transport.critic_training import (
     SearchLine,
     armijo_step,
@@ -20,6 +20,18 @@ from assay.transport.divergence_critic import CriticProblem, GivenFeatures, Samp
 from assay.transport.random_features import draw_random_features
 
 ALPHAS = (0.0, 0.3, 0.9, 1.0)
+
+
+class Counting(AmariDivergence):
+    """Notes how many points of P it is asked about."""
+
+    def __init__(self, seen):
+        super().__init__(0.5)
+        object.__setattr__(self, "seen", seen)
+
+    def p_integrand(self, g):
+        self.seen.append(len(g))
+        return super().p_integrand(g)
 
 
 def problem_of(alpha, radius=3.0, offset=1.0, n=157, ridge=0.0, block_rows=32, n_features=10):
@@ -132,6 +144,26 @@ def test_the_gap_bounds_what_is_missing():
         theta = problem.project(rng.normal(size=problem.n_parameters))
         missing = best - problem.value(theta, problem.scores(theta))
         assert -1e-10 <= missing <= problem.gap(theta, problem.gradient(theta)) + 1e-10
+
+
+def test_a_hessian_of_some_rows_still_ends_at_the_gap_of_all(monkeypatch):
+    monkeypatch.setattr("assay.transport.ball_newton.HESSIAN_ROWS", 100)
+    problem = problem_of(0.5)
+    run = maximise_by_newton(problem, np.zeros(problem.n_parameters), tol=1e-8, max_iter=50)
+    assert hessian_stride(problem) == 4
+    assert problem.gap(run.theta, problem.gradient(run.theta)) <= 1e-8
+
+
+def test_a_small_sample_does_not_lengthen_the_epochs_of_a_large_one():
+    rng = np.random.default_rng(10)
+    features = draw_random_features(1, 8, 2.0, rng)
+    P, Q = rng.normal(size=(10, 1)), rng.normal(2.0, 1.0, size=(4000, 1))
+    problem = CriticProblem(AmariDivergence(0.5), Sample.whole(P), Sample.whole(Q), features, 5.0, 5.0)
+    seen = []
+    counted = CriticProblem(Counting(seen), problem.P, problem.Q, features, 5.0, 5.0)
+    ascend_by_minibatches(counted, np.zeros(9), batch_size=500, epochs=1, average=False, rng=rng)
+    assert set(seen) == {10}
+    assert len(seen) <= 8 * 12
 
 
 def test_identical_laws_and_an_active_ball():

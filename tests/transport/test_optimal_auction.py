@@ -1,5 +1,6 @@
 """Menus against the known optimal mechanisms, and what buyers and sellers are told."""
 
+import importlib
 import math
 import pickle
 
@@ -12,7 +13,11 @@ from scipy.stats import qmc
 from assay.certificate import CertificateError
 from assay.transport import QuadraticProductionCost, bundle_grid, optimal_auction
 from assay.transport.generalized_convex import GCFLayer
+from assay.transport.menu_ascent import soft_revenue_and_slope
 from assay.transport.optimal_auction import _seller_best, _Training
+
+# the function of the same name hides the module
+optimal_auction_module = importlib.import_module("assay.transport.optimal_auction")
 
 
 def uniform(k, m=10, seed=0):
@@ -43,7 +48,12 @@ class TestKnownOptima:
     def test_production_costs_raise_the_price(self):
         # one good, cost c: the price is (1 + c) / 2 and earns (1 - c)^2 / 4
         result = optimal_auction(
-            uniform(1), menu=[[1.0]], cost=QuadraticProductionCost(0.2), test_types=uniform(1, 13, 1), rng=0, max_iter=400
+            uniform(1),
+            menu=[[1.0]],
+            cost=QuadraticProductionCost(0.2),
+            test_types=uniform(1, 13, 1),
+            rng=0,
+            max_iter=400,
         )
         assert result.price[1] == pytest.approx(0.6, abs=0.02)
         assert result.revenue == pytest.approx(0.16, abs=1e-3)
@@ -141,8 +151,42 @@ class TestTraining:
         weights = np.exp(np.clip(30.0 / spread, 30.0, 5000.0) * (scores - scores.max(1, keepdims=True)))
         weights /= weights.sum(1, keepdims=True)
         assert float(training._soft_revenue(30.0).detach()) == pytest.approx((weights @ price).mean(), rel=1e-10)
-        training.scores = None  # computed anew at each step, as for bundles that move
-        assert float(training._soft_revenue(30.0).detach()) == pytest.approx((weights @ price).mean(), rel=1e-10)
+
+    @pytest.mark.parametrize("temperature", [10.0, 200.0])
+    @pytest.mark.parametrize("cost", [None, QuadraticProductionCost(0.3)])
+    def test_fast_pass_is_automatic_differentiation(self, temperature, cost):
+        training = self.make(cost=cost)
+        soft = training._soft_revenue(temperature)
+        soft.backward()
+        price = training.menu()[1]
+        fast = soft_revenue_and_slope(
+            training.scores, price, price - training.production, training.unit, temperature, 1e-3, 5000.0, 1e-13
+        )
+        assert fast[0] == pytest.approx(float(soft.detach()), rel=1e-12)
+        assert fast[1] == pytest.approx(training._hard_revenue(), rel=1e-12)
+        np.testing.assert_allclose(fast[2][1:], training.layer.intercept.grad.numpy(), rtol=1e-9, atol=1e-14)
+
+    def test_both_ways_to_train_agree(self, monkeypatch):
+        options = {"types": uniform(2, 9), "test_types": uniform(2, 12, 1), "max_iter": 60, "rng": 0}
+        fast = optimal_auction(**options)
+        monkeypatch.setattr(optimal_auction_module, "_KEPT", 0)
+        plain = optimal_auction(**options)
+        np.testing.assert_allclose(plain.price, fast.price, atol=1e-6)
+
+    def test_kernels_that_are_modules_are_trained_by_differentiation(self):
+        class Shared(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+            def forward(self, x, y):
+                return (self.weight * x * y).sum(-1)
+
+        kernel = Shared()
+        kernel.weight.requires_grad_(False)  # the values of the buyers are not for the seller to choose
+        result = optimal_auction(uniform(2), kernel=kernel, max_iter=60, rng=0)
+        assert result.certified
+        assert kernel.weight.tolist() == [1.0, 1.0]
 
     def test_ties_are_broken_for_the_seller(self):
         scores = torch.tensor([[0.0, 0.0, -1.0], [0.0, 1e-14, 0.0]], dtype=torch.float64)

@@ -118,9 +118,7 @@ def test_quadrature_against_scipy(tau, epsilon):
             return math.exp((2 * tau * float(numpy_loss(t)) - (t - centre) ** 2 - top) / epsilon)
 
         breaks = sorted({peaks, *np.linspace(max(peaks - wide, centre - 12), min(peaks + wide, centre + 12), 41)})
-        mass = sum(
-            quad(integrand, a, b, epsabs=0, epsrel=1e-11)[0] for a, b in pairwise(breaks)
-        )
+        mass = sum(quad(integrand, a, b, epsabs=0, epsrel=1e-11)[0] for a, b in pairwise(breaks))
         expected = epsilon / (2 * tau) * (math.log(mass) + top / epsilon - 0.5 * math.log(math.pi * epsilon))
         answer = worst_case_value(loss, [[centre]], tau=tau, epsilon=epsilon, method="quadrature")
         assert answer.value == pytest.approx(expected, abs=2e-6)

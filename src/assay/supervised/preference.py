@@ -11,7 +11,7 @@ human choice is not a matter of belief: :func:`~assay.supervised.certify_prefere
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -132,7 +132,7 @@ class PreferenceLoss(nn.Module):
         link: Any = "log",
         continuation: Any = "auto",
         *,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: str = "mean",
         strict: bool = False,
         domain: tuple[float, float] = (-12.0, 12.0),
     ) -> None:

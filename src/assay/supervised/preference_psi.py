@@ -107,7 +107,14 @@ def _logistic(z: Tensor) -> Tensor:
     return -F.logsigmoid(z)
 
 
-class _Logistic(FunctionLoss):
+class _Named(FunctionLoss):
+    """A built-in loss, which is stored by its name."""
+
+    def __reduce__(self) -> tuple[Callable[[str], MarginLoss], tuple[str]]:
+        return resolve_psi, (self.name,)
+
+
+class _Logistic(_Named):
     """The loss that is used most, with its slope in closed form: fewer temporary vectors."""
 
     def slope(self, z: Tensor) -> Tensor:
@@ -119,8 +126,9 @@ def _savage(z: Tensor) -> Tensor:
 
 
 def _exponential(z: Tensor, rate: float) -> Tensor:
-    cut = z.clamp_min(_EXP_FLOOR)
-    return torch.exp(-rate * cut) + (cut - z) * (rate * math.exp(-rate * _EXP_FLOOR))
+    # The slope of the excess is exactly 0 above the floor; written as a difference to z it would leave rounding.
+    excess = (_EXP_FLOOR - z).clamp_min(0.0)
+    return torch.exp(-rate * z.clamp_min(_EXP_FLOOR)) + excess * (rate * math.exp(-rate * _EXP_FLOOR))
 
 
 def _probit(z: Tensor) -> Tensor:
@@ -306,14 +314,14 @@ def _probe(loss: MarginLoss) -> None:
 def _by_name(text: str) -> MarginLoss:
     name, parameter = parse_name(text)
     if name in _PLAIN and parameter is None:
-        return (_Logistic if name == "logistic" else FunctionLoss)(_PLAIN[name], name)
+        return (_Logistic if name == "logistic" else _Named)(_PLAIN[name], name)
     if name in _WITH_PARAMETER:
         function, default, (low, high) = _WITH_PARAMETER[name]
         number = default if parameter is None else parameter
         if number is not None:
             number = check_real(number, f"the parameter of psi {name!r}", above=low, below=high)
-            shown = name if number == default else f"{name}({number:g})"
-            return FunctionLoss(partial(function, **{_parameter_of(name): number}), shown)
+            shown = name if number == default else f"{name}({number!r})"
+            return _Named(partial(function, **{_parameter_of(name): number}), shown)
     known = [*_PLAIN, *(f"{one}(number)" if entry[1] is None else one for one, entry in _WITH_PARAMETER.items())]
     raise ValueError(f"psi must be one of {', '.join(known)}, a function or an object, got {text!r}")
 

@@ -38,7 +38,7 @@ _CELL = 0.05
 _MESH_REACH = 24.0
 _HALVINGS = 48
 # Kinks are few; cells that many still disagree in after some halvings hold rounding, which no halving removes.
-_SMOOTH_HALVINGS, _MOST_KINKS = 5, 32
+_SMOOTH_HALVINGS, _MOST_KINKS = 8, 64
 _AGREE = 1e-12
 _PANELS = 40
 # A power tail whose panels of doubling length shrink by less than this cannot be told from a divergent one.

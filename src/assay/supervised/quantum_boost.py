@@ -3,9 +3,9 @@ r"""Boosting that never puts much weight on one example, and projects only now a
 AdaBoost multiplies the weights of what is wrong, without limit; one wrong label can end up with most of the weight.
 Smooth boosting projects the weights, after each round, onto distributions that put at most
 :math:`1 / (\varepsilon m)` on each of ``m`` examples. Between projections :math:`1 / \gamma` rounds may pass, for
-learners with an edge of :math:`\gamma`, and every promise is kept up to a constant. That makes a projection worth the while of a
-quantum algorithm, which needs a number of queries that does not depend on ``m``. Here the subroutine is drawn from its
-exact law, and its queries are counted.
+learners with an edge of :math:`\gamma`, and every promise is kept up to a constant. That makes a projection worth the
+while of a quantum algorithm, which needs a number of queries that does not depend on ``m``. Here the subroutine is
+drawn from its exact law, and its queries are counted.
 """
 
 from __future__ import annotations

@@ -16,15 +16,12 @@ import pandas as pd
 from jaxtyping import Float
 
 from assay.result import Result
+from assay.supervised.rasch_calibration import require_comparable_items, require_mixed_answers
 from assay.supervised.rasch_certificate import certificates_at, fitted_rate, posterior_at, rate_bound
-from assay.supervised.rasch_classical import (
-    rasch_mml,
-    require_comparable_items,
-    require_mixed_answers,
-    spectral_difficulties,
-)
 from assay.supervised.rasch_em import RaschProblem, maximize_posterior
+from assay.supervised.rasch_marginal import rasch_mml
 from assay.supervised.rasch_responses import Responses, check_responses
+from assay.supervised.rasch_spectral import spectral_difficulties
 from assay.validation import check_choice, check_integer, check_real, warn_not_converged
 
 __all__ = ["RaschResult", "fit_rasch"]

@@ -6,11 +6,9 @@ missing) or, when it came as a sparse matrix, as its observed cells. Both are re
 floating-point numbers of the size of the data is ever made.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +16,12 @@ import pandas as pd
 from jaxtyping import Float, Int, Int8
 from scipy import sparse
 
+from assay.supervised.rasch_files import read_responses
+
 __all__ = ["DenseBlock", "Responses", "SparseBlock", "check_responses", "read_responses"]
 
 _BLOCK_CELLS = 1 << 18
-_MAX_BYTES = 2 * 1024**3
 
-_USER_NAMES = ("user", "user_id", "person", "person_id", "student", "student_id", "respondent", "subject", "id")
-_ITEM_NAMES = ("item", "item_id", "question", "question_id", "task", "problem", "problem_id")
-_RESPONSE_NAMES = ("response", "correct", "answer", "score", "value", "x")
 
 _WANTED = "X must be a table of 0, 1 and nan (missing)"
 
@@ -182,9 +178,9 @@ class Responses:
         return wins
 
 
-def row_slices(n_rows: int, width: int, cells: int = _BLOCK_CELLS) -> Iterator[slice]:
-    """Slices of consecutive rows with about ``cells`` cells each."""
-    size = max(1, cells // max(width, 1))
+def row_slices(n_rows: int, width: int, cells: int | None = None) -> Iterator[slice]:
+    """Slices of consecutive rows with about ``cells`` cells each, by default a quarter of a million."""
+    size = max(1, (_BLOCK_CELLS if cells is None else cells) // max(width, 1))
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
 
@@ -320,9 +316,9 @@ def _infinity_hint(number: Any) -> str:
 
 
 def _frame_block(frame: pd.DataFrame) -> np.ndarray:
-    words = [name for name, column in frame.items() if not pd.api.types.is_numeric_dtype(column.dtype)]
-    for name in words:
-        if frame[name].dtype != object or any(isinstance(entry, str | bytes) for entry in frame[name]):
+    words = [(name, column) for name, column in frame.items() if not pd.api.types.is_numeric_dtype(column.dtype)]
+    for name, column in words:
+        if column.dtype != object or any(isinstance(entry, str | bytes) for entry in column):
             raise TypeError(f"{_WANTED}, got a column that is not numeric, {name!r}")
     if words:
         frame = frame.astype(object).where(frame.notna(), np.nan)
@@ -351,130 +347,3 @@ def _sparse_cells(X: Any, mask: Any) -> sparse.csr_array:
     if bad.any():
         raise ValueError(f"{_WANTED}, got {values[bad][0]:g} where mask says that it was observed")
     return sparse.csr_array((values.astype(np.int8), observed.indices, observed.indptr), shape=observed.shape)
-
-
-def read_responses(
-    path: str | os.PathLike[str],
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    response: str | None = None,
-) -> pd.DataFrame:
-    r"""Read right and wrong answers from a csv file, wide or long.
-
-    A wide file has a row per user and a column per item, and empty cells where there is no answer. A long file has a
-    row per answer, with columns for the user, the item and the response. A file is taken for long when it has all three
-    columns, under the names given or under usual ones (user, person, student, ...; item, question, ...; response,
-    correct, ...).
-
-    Parameters
-    ----------
-    path : path
-        ``.csv``, or ``.tsv`` with tabulators, with a header row.
-    user : str, optional
-        Column with the users; in a wide file they become the index.
-    item, response : str, optional
-        Columns of a long file.
-
-    Returns
-    -------
-    pandas.DataFrame of shape (n_users, n_items)
-        Of dtype ``Int8``, with ``pandas.NA`` for what is missing; users and items in order of appearance.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is larger than 2 GiB, is no table, lacks a column, has an answer other than 0, 1 and empty, or two answers
-        of one user to one item.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from assay.supervised import read_responses
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "answers.csv"
-    >>> _ = path.write_text("user,item,response\nann,q1,1\nann,q2,0\nbob,q2,1\n")
-    >>> read_responses(path)
-    item    q1  q2
-    user
-    ann      1   0
-    bob   <NA>   1
-    """
-    path = Path(path)
-    if path.suffix.lower() not in (".csv", ".tsv"):
-        raise ValueError(f"{path.name} must be a .csv or .tsv file")
-    size = path.stat().st_size
-    if size > _MAX_BYTES:
-        raise ValueError(f"{path.name} must be at most {_MAX_BYTES} bytes, got {size}")
-    try:
-        frame = pd.read_csv(path, sep="," if path.suffix.lower() == ".csv" else "\t")
-    except pd.errors.EmptyDataError as error:
-        raise ValueError(f"{path.name} is empty") from error
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.name} is not a table: {' '.join(str(error).split())}") from error
-    if frame.empty:
-        raise ValueError(f"{path.name} has no rows")
-    columns = [
-        _find_column(frame, name, usual, words, path.name)
-        for name, usual, words in (
-            (user, _USER_NAMES, "user"),
-            (item, _ITEM_NAMES, "item"),
-            (response, _RESPONSE_NAMES, "response"),
-        )
-    ]
-    if None not in columns:
-        return _pivot(frame, *columns, path.name)  # type: ignore[arg-type]
-    for given, name in ((item, "item"), (response, "response")):
-        if given is not None:
-            missing = ("user", "item", "response")[columns.index(None)]
-            raise ValueError(f"{path.name} has no column for the {missing}, which a long file with {name}= needs")
-    if columns[0] is not None:
-        if frame[columns[0]].isna().any():
-            raise ValueError(f"{path.name} must have a user in every row of column {columns[0]!r}")
-        frame = frame.set_index(columns[0])
-    hint = "" if columns[0] is not None else " (if the column says who answered, name it with user=)"
-    return pd.DataFrame(
-        {name: _as_answers(column, f"column {name!r} of {path.name}", hint) for name, column in frame.items()},
-        index=frame.index,
-    )
-
-
-def _find_column(frame: pd.DataFrame, given: str | None, usual: tuple[str, ...], words: str, file: str) -> str | None:
-    if given is not None:
-        if given not in frame.columns:
-            raise ValueError(
-                f"{words} must be a column of {file} ({', '.join(map(str, frame.columns))}), got {given!r}"
-            )
-        return given
-    found = [name for name in frame.columns if str(name).strip().lower() in usual]
-    return found[0] if found else None
-
-
-def _pivot(frame: pd.DataFrame, user: str, item: str, response: str, file: str) -> pd.DataFrame:
-    if len({user, item, response}) < 3:
-        raise ValueError(f"user, item and response must be different columns of {file}, got {user}, {item}, {response}")
-    for column in (user, item):
-        if frame[column].isna().any():
-            raise ValueError(f"column {column!r} of {file} must have a value in every row")
-    twice = frame.duplicated([user, item])
-    if twice.any():
-        one = frame[twice].iloc[0]
-        raise ValueError(f"{file} must have one response per user and item, got two of {one[user]} to {one[item]}")
-    rows, users = pd.factorize(frame[user])
-    columns, items = pd.factorize(frame[item])
-    answers = _as_answers(frame[response], f"column {response!r} of {file}")
-    cells = np.full((len(users), len(items)), -1, dtype=np.int8)
-    cells[rows, columns] = answers.fillna(-1)
-    wide = {name: pd.array(np.maximum(column, 0), dtype="Int8") for name, column in zip(items, cells.T, strict=True)}
-    table = pd.DataFrame(wide, index=pd.Index(users, name=user))
-    table.columns.name = item
-    return table.mask(cells < 0)
-
-
-def _as_answers(column: pd.Series, words: str, hint: str = "") -> pd.Series:
-    numbers = pd.to_numeric(column, errors="coerce") if column.dtype != bool else column.astype("Int8")
-    bad = (numbers.isna() & column.notna()) | (numbers.notna() & (numbers != 0) & (numbers != 1))
-    if bad.any():
-        raise ValueError(f"{words} must have 0, 1 or nothing in every row, got {column[bad].iloc[0]!r}{hint}")
-    return numbers.astype("Int8")

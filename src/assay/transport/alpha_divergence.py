@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from assay.certificate import Assumption, Certificate
 from assay.result import Result
 from assay.transport.amari_divergence import AmariDivergence, CriticDivergence, check_divergence, gives_log_ratio
-from assay.transport.ball_newton import maximise_by_newton
+from assay.transport.ball_newton import hessian_stride, maximise_by_newton
 from assay.transport.critic_training import ascend_by_gradient, ascend_by_minibatches
 from assay.transport.divergence_bounds import HeldOut, bernstein_lower_bound, choose_clip, evaluate_held_out
 from assay.transport.divergence_critic import CriticProblem, Sample
@@ -119,7 +119,7 @@ class AlphaResult(Result):
         Standard error of ``value``; nan if nothing was held out.
     curvature : float
         Smallest over largest eigenvalue of the Hessian at the critic; one less it is the factor by which a gradient
-        step in the steepest direction contracts at worst.
+        step in the steepest direction contracts at worst. nan with more than 1024 features.
     length_scale, radius : float
         Those of the critic.
     critic : LinearCritic
@@ -339,7 +339,7 @@ class AlphaDivergence(BaseEstimator):
             center=np.median(pooled, axis=0),
         )
         radius = self.radius
-        if radius == "cv":
+        if isinstance(radius, str):
             radius = self._choose_radius(divergence, train_p, train_q, features, rng)
         problem = CriticProblem(
             divergence, train_p, train_q, features, float(radius), float(self.offset), block_rows=self.batch_size
@@ -399,8 +399,7 @@ class AlphaDivergence(BaseEstimator):
         else:
             divergence = check_divergence(self.divergence)
         check_integer(self.n_features, "n_features", minimum=1)
-        if self.length_scale != "median" or not isinstance(self.length_scale, str):
-            _check_real_or_word(self.length_scale, "length_scale", "median")
+        _check_real_or_word(self.length_scale, "length_scale", "median")
         if self.band is not None:
             check_real(self.band, "band", above=0)
         check_choice(self.spectrum, "spectrum", SPECTRA)
@@ -482,7 +481,7 @@ class AlphaDivergence(BaseEstimator):
         return Sample(points, order[n_held:]), Sample(points, order[:n_held])
 
     def _length_scale(self, pooled: Float[np.ndarray, "rows dimension"], rng: np.random.Generator) -> float:
-        if self.length_scale != "median":
+        if not isinstance(self.length_scale, str):
             return float(self.length_scale)
         scale = median_distance(pooled, rng)
         if not scale > 0.0:
@@ -547,6 +546,7 @@ class AlphaDivergence(BaseEstimator):
             theta = ascent.theta
             phases.append(("gradient", ascent.values, np.full(len(ascent.values), math.nan), ascent.step_sizes))
         history = {
+            "iteration": np.concatenate([np.arange(len(values)) for _, values, _, _ in phases]),
             "phase": np.concatenate([np.full(len(values), name, dtype="<U8") for name, values, _, _ in phases]),
             "value": np.concatenate([values for _, values, _, _ in phases]),
             "fw_gap": np.concatenate([gaps for _, _, gaps, _ in phases]),
@@ -564,9 +564,8 @@ class AlphaDivergence(BaseEstimator):
     ) -> None:
         divergence, theta = problem.divergence, critic.theta
         scores = problem.scores(theta)
-        gradient, curvature = problem.gradient_and_curvature(theta, scores)
-        eigenvalues = np.linalg.eigvalsh(curvature)
-        fw_gap, train_value = problem.gap(theta, gradient), problem.value(theta, scores)
+        fw_gap = problem.gap(theta, problem.gradient(theta, scores))
+        train_value = problem.value(theta, scores)
         # Chosen on the training points, so that the bound stays valid.
         clip = choose_clip(divergence, *scores, float(self.confidence), (len(held[0]), len(held[1])))
         if len(held[0]):
@@ -592,7 +591,7 @@ class AlphaDivergence(BaseEstimator):
             train_value=train_value,
             holdout=float(self.holdout),
             se=outcome.standard_error,
-            curvature=float(max(eigenvalues[0], 0.0) / eigenvalues[-1]),
+            curvature=self._curvature(problem, theta, scores),
             length_scale=scale,
             radius=critic.radius,
             critic=critic,
@@ -610,6 +609,18 @@ class AlphaDivergence(BaseEstimator):
                 SklearnConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _curvature(
+        self,
+        problem: CriticProblem,
+        theta: Float[np.ndarray, " parameters"],
+        scores: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]],
+    ) -> float:
+        """Smallest over largest eigenvalue of the Hessian, of as many rows as Newton's method takes for it."""
+        if self.n_features > _NEWTON_FEATURES:  # it would take longer than the fit
+            return math.nan
+        eigenvalues = np.linalg.eigvalsh(problem.gradient_and_curvature(theta, scores, hessian_stride(problem))[1])
+        return float(max(eigenvalues[0], 0.0) / eigenvalues[-1])
 
 
 def critic_certificates(

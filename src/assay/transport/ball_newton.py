@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 
 from assay.transport.divergence_critic import CriticProblem
 
-__all__ = ["NewtonRun", "maximise_by_newton", "maximise_quadratic"]
+__all__ = ["NewtonRun", "hessian_stride", "maximise_by_newton", "maximise_quadratic"]
 
 # The Hessian is estimated from at most this many rows of both samples together; gradient and gap take all of them.
 HESSIAN_ROWS = 50_000
@@ -75,7 +75,7 @@ def maximise_by_newton(
     ``O(n D^2 + D^3)`` a step, in memory for two blocks of features and a few ``D`` by ``D`` matrices. With more than
     50 000 rows the Hessian is estimated from that many; the gap that ends the iteration is still one of all rows.
     """
-    stride = max(1, -(-(len(problem.P) + len(problem.Q)) // HESSIAN_ROWS))
+    stride = hessian_stride(problem)
     theta = start
     scores = problem.scores(theta)
     value = problem.value(theta, scores)
@@ -109,6 +109,11 @@ def maximise_by_newton(
         values.append(value)
         gaps.append(gap)
     return NewtonRun(theta, np.array(values), np.array(gaps))
+
+
+def hessian_stride(problem: CriticProblem) -> int:
+    """Every so-manieth block of rows makes at most about 50 000 of them."""
+    return max(1, -(-(len(problem.P) + len(problem.Q)) // HESSIAN_ROWS))
 
 
 def maximise_quadratic(

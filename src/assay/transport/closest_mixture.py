@@ -13,7 +13,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -124,10 +124,7 @@ class MixtureResult(Result):
     shift: Float[np.ndarray, " dim"]
     scale: float
     moments: Float[np.ndarray, " monomials"]
-    problem: Any
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace(f"    problem={_brief_problem(self.problem)},\n", "")
+    problem: Any = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields but the semidefinite program, as JSON-ready types."""
@@ -331,7 +328,8 @@ def answer_of_levels(
     params = problem.to_user(atoms.points)
     if atoms.flat:
         upper, upper_se = _distance_of_mixture(problem, atoms, params, distance, target, upper_samples, rng)
-    value = level.solution.value * unit
+    # Rounding may leave a distance of 0 just below it.
+    value = max(level.solution.value, 0.0) * unit
     sd = np.nan
     if not exact:
         scaled_points = (problem.points - problem.shift) / problem.scale
@@ -475,8 +473,3 @@ def checked_solver(solver: Any) -> str:
     if isinstance(solver, str) and solver.upper() == "CLARABEL":
         import_extra("clarabel", extra="cvxpy")
     return check_choice(solver.upper() if isinstance(solver, str) else solver, "solver", cp.installed_solvers())
-
-
-def _brief_problem(problem: Any) -> str:
-    text = " ".join(repr(problem).split())
-    return text if len(text) <= 100 else text[:97] + "..."

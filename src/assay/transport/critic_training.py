@@ -182,7 +182,7 @@ def ascend_by_minibatches(
     start : array of shape (D + 1,)
         Feasible parameters.
     batch_size : int
-        Rows of each sample in a minibatch; cut to the size of the smaller sample.
+        Rows of each sample in a minibatch; all of a sample that has fewer.
     epochs : int
         Passes over the larger sample.
     average : bool
@@ -199,10 +199,11 @@ def ascend_by_minibatches(
     Features and steps are in single precision: the noise of a minibatch is many times larger than rounding, and the
     cosines, which are most of the work, take half the time.
     """
-    batch_size = min(batch_size, len(problem.P), len(problem.Q))
-    steps = max(len(problem.P), len(problem.Q)) // batch_size
-    streams = minibatch_rows(problem.P, batch_size, rng), minibatch_rows(problem.Q, batch_size, rng)
-    minibatch = _Minibatch(problem, batch_size)
+    # The two means have batches of their own, so that a small sample does not make the epochs of a large one long.
+    sizes = min(batch_size, len(problem.P)), min(batch_size, len(problem.Q))
+    steps = max(len(problem.P), len(problem.Q)) // max(sizes)
+    streams = minibatch_rows(problem.P, sizes[0], rng), minibatch_rows(problem.Q, sizes[1], rng)
+    minibatch = _Minibatch(problem, sizes)
     theta, step_size, skipped = start, 0.5 * FIRST_STEP, 0
     values, step_sizes = [], []
     for _ in range(epochs):
@@ -228,33 +229,33 @@ def ascend_by_minibatches(
 class _Minibatch:
     """Room for the features of one minibatch in single precision."""
 
-    def __init__(self, problem: CriticProblem, batch_size: int):
-        self.problem, self.size = problem, batch_size
+    def __init__(self, problem: CriticProblem, sizes: tuple[int, int]):
+        self.problem, self.sizes = problem, sizes
         self.features = problem.features.astype(np.float32)
-        self.block = np.empty((2 * batch_size, problem.features.n_features), dtype=np.float32)
+        self.block = np.empty((sum(sizes), problem.features.n_features), dtype=np.float32)
 
     def enter(
         self,
         theta: Parameters,
-        rows_p: Integer[np.ndarray, " batch"],
-        rows_q: Integer[np.ndarray, " batch"],
+        rows_p: Integer[np.ndarray, " batch_p"],
+        rows_q: Integer[np.ndarray, " batch_q"],
     ) -> tuple[float, SearchLine]:
         """Make the features of a minibatch; the functional at the parameters, and the line along its gradient."""
-        problem, size = self.problem, self.size
+        problem = self.problem
         self.features.transform(np.concatenate([problem.P.points[rows_p], problem.Q.points[rows_q]]), out=self.block)
         scores = self._scores(theta)
         with np.errstate(over="ignore", invalid="ignore"):
             p_value, p_slope, _ = problem.divergence.p_integrand(scores[0] + theta[-1])
             q_value, q_slope, _ = problem.divergence.q_integrand(scores[1] + theta[-1])
         value = float(p_value.mean() + q_value.mean()) - 0.5 * problem.ridge * float(theta @ theta)
-        slope = np.concatenate([p_slope, q_slope]) / size
+        slope = np.concatenate([p_slope / self.sizes[0], q_slope / self.sizes[1]])
         gradient = np.append((slope.astype(np.float32) @ self.block).astype(float), slope.sum()) - problem.ridge * theta
         return value, SearchLine(problem, theta, gradient, scores, self._scores(gradient))
 
-    def _scores(self, theta: Parameters) -> tuple[Float[np.ndarray, " batch"], Float[np.ndarray, " batch"]]:
+    def _scores(self, theta: Parameters) -> tuple[Float[np.ndarray, " batch_p"], Float[np.ndarray, " batch_q"]]:
         """Values of a critic without its constant."""
         g = (self.block @ theta[:-1].astype(np.float32)).astype(float)
-        return g[: self.size], g[self.size :]
+        return g[: self.sizes[0]], g[self.sizes[0] :]
 
 
 def minibatch_rows(

@@ -9,6 +9,7 @@ are :math:`n^{-1/2}` and :math:`D^{-1/2}`.
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -284,7 +285,7 @@ def armijo_rate(
     first, second = (sample[:, None] if sample.ndim == 1 else sample for sample in (first, second))
     if first.shape[1] != second.shape[1]:
         raise ValueError(f"Q must have as many columns as P, {first.shape[1]}, got {second.shape[1]}")
-    divergence: Any = AmariDivergence(alpha) if isinstance(alpha, int | float) else check_divergence(alpha, "alpha")
+    divergence: Any = AmariDivergence(alpha) if isinstance(alpha, numbers.Real) else check_divergence(alpha, "alpha")
     check_integer(n_features, "n_features", minimum=1)
     check_integer(max_iter, "max_iter", minimum=4)
     check_real(ridge, "ridge", above=0)

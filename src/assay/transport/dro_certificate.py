@@ -332,9 +332,9 @@ def _smoothness(problem: WorstCaseProblem, cloud: Float[Tensor, "n particles d"]
     try:
         with torch.enable_grad():
             losses = evaluate_loss(part.loss, part.features(leaf), labels)
-            (gradient,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
-            if not gradient.requires_grad:  # linear in the features
-                return 0.0
+            # With a factor that needs a gradient, an operation that cannot be differentiated twice says so.
+            factor = torch.ones_like(losses).requires_grad_()
+            (gradient,) = torch.autograd.grad(losses, leaf, factor, create_graph=True)
             direction = normal_like(leaf.detach(), generator)
             size = torch.zeros_like(direction[..., :1])
             for _ in range(_POWER_STEPS):

@@ -229,7 +229,7 @@ class DROTrainer:
         self.optimizer.load_state_dict(state["optimizer"])
         if state["generator"] is not None and self.sampler.generator is not None:
             self.sampler.generator.set_state(state["generator"])
-        self.history = {name: np.array(column) for name, column in state["history"].items()}
+        self.history = {name: column.numpy().copy() for name, column in state["history"].items()}
 
     def _draw(self, x: Any, y: Any) -> tuple[WorstCaseProblem, WorstCase]:
         features = for_model(self.model, x)

@@ -9,6 +9,7 @@ bounded by ``radius * sqrt(2) + offset``, and for a fixed ``h`` its training is 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -261,7 +262,7 @@ def gan_value(
     >>> round(float(gan_value(torch.tensor([0.3, -0.1, 0.8]), torch.tensor([-0.5, 0.2]), alpha=0.3)), 6)
     0.388949
     """
-    divergence: Any = AmariDivergence(alpha) if isinstance(alpha, int | float) else check_divergence(alpha, "alpha")
+    divergence: Any = AmariDivergence(alpha) if isinstance(alpha, numbers.Real) else check_divergence(alpha, "alpha")
     parts = []
     for name, integrand, values in (
         ("critic_real", divergence.p_integrand, critic_real),

@@ -33,8 +33,8 @@ from assay.validation import check_choice, check_integer, check_real
 __all__ = ["GCFLayer"]
 
 # The temperature is divided by the spread of the scores, within these limits.
-_LEAST_SPREAD = 1e-3
-_HOTTEST = 5000.0
+LEAST_SPREAD = 1e-3
+HOTTEST = 5000.0
 
 # A trainable point on the edge of its box starts this share of the box inside, where the sigmoid still has a slope.
 _INSIDE = 1e-4
@@ -493,8 +493,8 @@ class GCFLayer(torch.nn.Module):
         with torch.no_grad():  # the temperature is a setting, and not differentiated
             best = signed.amax(1, keepdim=True)
             spread = best - signed.amin(1, keepdim=True)
-            heat = self.temperature / spread.clamp_min(_LEAST_SPREAD)
-            heat = heat.clamp(self.temperature, max(_HOTTEST, self.temperature))
+            heat = self.temperature / spread.clamp_min(LEAST_SPREAD)
+            heat = heat.clamp(self.temperature, max(HOTTEST, self.temperature))
         # The best score is subtracted before it is multiplied: 16 and 32 bits have no digits for both.
         return torch.softmax(heat * (signed - best), 1)
 

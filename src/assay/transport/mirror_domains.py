@@ -315,10 +315,12 @@ class Box(Domain):
         if self.barrier == "entropy":
             share = scaled.clamp_(-ENTROPY_CLIP, ENTROPY_CLIP).sigmoid_()
             return torch.addcmul(low, share, width).clamp_(torch.nextafter(low, high), torch.nextafter(high, low))
-        size = scaled.abs()
+        size = scaled.abs_()
         # Distance from the nearer wall, in units of the side: no cancellation however close it is.
-        near = (size * size).add_(4.0).sqrt_().add_(size).add_(2.0).reciprocal_().mul_(2.0).mul_(width)
-        x = torch.where(y > 0, high - near, low + near)
+        near = (size * size).add_(4.0).sqrt_().add_(size)
+        del scaled, size
+        near.add_(2.0).reciprocal_().mul_(2.0).mul_(width)
+        x = torch.where(y > 0, high - near, near.add_(low))
         return x.clamp_(torch.nextafter(low, high), torch.nextafter(high, low))
 
     def _noise(self, x: Float[Tensor, "particles d"], xi: Float[Tensor, "particles d"]) -> Float[Tensor, "particles d"]:

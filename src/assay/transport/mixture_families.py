@@ -214,7 +214,7 @@ class GaussianFamily(MixtureFamily):
     ) -> Float[np.ndarray, "params 2"]:
         """Means in the range of the data (or twice as far as the highest moment reaches); variances up to the data's.
 
-        Variances begin at 0.001 of the squared half-width of the data.
+        Variances begin at 0.001 of the squared half-width of the scaled data.
         """
         if data is not None:
             box = np.column_stack([data.min(axis=0), data.max(axis=0)])
@@ -225,7 +225,10 @@ class GaussianFamily(MixtureFamily):
         half = 0.5 * (box[:, 1] - box[:, 0])
         if self.covariance == "isotropic":
             half = half.max(keepdims=True)
-        return np.vstack([box, np.column_stack([LEAST_VARIANCE * half**2, half**2])])
+        # In the units of the hierarchy, which the data do not fill.
+        reach = half.max() if data is None else 1.2 * float(abs(data - data.mean(axis=0)).max())
+        least = np.minimum(LEAST_VARIANCE * reach**2, 0.5 * half**2)
+        return np.vstack([box, np.column_stack([least, half**2])])
 
     def moments_of(self, params: Float[np.ndarray, "components params"]) -> tuple[np.ndarray, np.ndarray]:
         """Means and covariance matrices of components."""

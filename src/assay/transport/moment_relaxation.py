@@ -36,6 +36,9 @@ _BYTES = 48
 # Tolerances of the solver, in the units in which the data have half-width 1.
 _TIGHT = {"tol_gap_abs": 1e-9, "tol_gap_rel": 1e-9, "tol_feas": 1e-9, "max_iter": 200, "max_threads": 1}
 
+# Those of the first-order method that takes over.
+_FIRST_ORDER = {"eps": 1e-9, "max_iters": 50_000}
+
 # From this many rows on, the supernodal factorisation is the faster one.
 _LARGE = 20
 
@@ -267,13 +270,13 @@ class MomentRelaxation:
         """
         cp = import_extra("cvxpy", extra="cvxpy")
         self._weight.value = trace_weight
-        attempts: list[tuple[str, dict[str, Any]]] = [(solver, {})]
+        attempts: list[tuple[str, dict[str, Any]]] = [(solver, _FIRST_ORDER if solver == "SCS" else {})]
         if solver == "CLARABEL":
             method = "faer" if max(block.size for block in self._blocks) >= _LARGE else "qdldl"
             attempts = [
                 ("CLARABEL", _TIGHT | {"direct_solve_method": method}),
                 ("CLARABEL", {}),
-                ("SCS", {"eps": 1e-9, "max_iters": 50_000}),
+                ("SCS", _FIRST_ORDER),
             ]
         said = []
         for name, options in attempts:

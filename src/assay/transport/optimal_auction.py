@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -29,22 +29,31 @@ from numpy.typing import ArrayLike
 
 from assay.certificate import Assumption, Certificate
 from assay.result import Result
-from assay.transport.generalized_convex import GCFLayer
+from assay.transport.generalized_convex import HOTTEST, LEAST_SPREAD, GCFLayer
 from assay.transport.mechanism_certificates import mechanism_certificates
+from assay.transport.menu_ascent import soft_revenue_and_slope
+from assay.transport.semidual_ascent import Adam
 from assay.transport.temperature_schedules import geometric_temperature
 from assay.transport.transport_kernels import check_kernel, kernel_scores
 from assay.validation import as_float_array, as_generator, check_integer, check_real
 
 __all__ = ["AuctionResult", "QuadraticProductionCost", "bundle_grid", "optimal_auction"]
 
-# Steps from one look at the revenue of hard choices to the next.
+# Steps from one row of the history to the next, and what is in a row.
 _LOOK = 25
+_COLUMNS = ("iteration", "seconds", "temperature", "soft", "hard")
 
-# Buyers who are indifferent up to this share of the largest surplus take what is best for the seller.
-_TIE = 1e-12
+# Buyers who are indifferent up to this share of the largest score of a bundle take what is best for the seller.
+_TIE = 1e-13
 
 # Below so many types none are held out, since what is left would be no sample.
 _FEW = 8
+
+# Up to this many numbers the worth of all bundles to all types is kept.
+_KEPT = 2**23
+
+# Gradients, which are pure numbers, are cut to this length.
+_LONGEST = 5.0
 
 _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _CHUNK = 4096
@@ -158,7 +167,7 @@ class AuctionResult(Result):
         return self.menu[index], self.price[index]
 
 
-def bundle_grid(n_goods: int, levels: ArrayLike = _LEVELS) -> Float[np.ndarray, "J k"]:
+def bundle_grid(n_goods: int, levels: Sequence[float] | ArrayLike = _LEVELS) -> Float[np.ndarray, "J k"]:
     """All bundles with the given amounts of each good, the empty one first.
 
     Parameters
@@ -248,7 +257,7 @@ def optimal_auction(
     rng : None, int or numpy.random.Generator, optional
         Draws the held-out types, the noise in the first prices, and random bundles.
     callback : callable, optional
-        Called at every look (every 25 steps) with the last row of the history as a dict.
+        Called every 25 steps with the last row of the history as a dict.
 
     Returns
     -------
@@ -346,48 +355,63 @@ class _Training:
             outside=(torch.tensor(away[0]), away[1]),
         )
         self.scores = None
-        if not learn_y and len(types) * (len(bundles) + 1) <= 2**23:
+        trained = {name: p for name, p in self.layer.named_parameters() if p.requires_grad}
+        if list(trained) == ["intercept"] and len(types) * (len(bundles) + 1) <= _KEPT:
             with torch.no_grad():  # bundles that stay have the same worth at every step
-                self.scores = _finite(kernel_scores(kernel, self.types, self.layer.points))
+                self.scores = _finite(kernel_scores(kernel, self.types, self.layer.points)).contiguous().numpy()
+            self.production, self.adam = _costs_of(cost, self.layer.points.numpy()), Adam(len(bundles))
+            return
+        # Prices are stepped in units of the value of a good, bundles in those of the layer. Adam divides the gradient
+        # by its size: its safeguard must be smaller than any gradient.
+        groups = [{"params": [p], "unit": self.unit if n == "intercept" else 1.0} for n, p in trained.items()]
+        self.optimizer = torch.optim.Adam(groups, lr=lr, eps=1e-12)
 
     def run(
         self, max_iter: int, callback: Callable[[Mapping[str, Any]], None] | None
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Train; returns the soft revenue of the menu that is kept, and the history."""
-        parameters = [p for p in self.layer.parameters() if p.requires_grad]
-        # Prices are stepped in units of the value of a good, bundles in those of the layer.
-        own = [p for p in parameters if p is not self.layer.intercept]
-        groups = [{"params": [self.layer.intercept], "lr": self.lr * self.unit}]
-        if own:
-            groups.append({"params": own, "lr": self.lr})
-        # Adam divides the gradient by its size: its safeguard must be smaller than any gradient.
-        optimizer = torch.optim.Adam(groups, eps=1e-12)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, max_iter))
+        advance = self._prices_step if self.scores is not None else self._layer_step
         warmup, began, rows = max(1, int(0.8 * max_iter)), time.perf_counter(), []
         best, kept, kept_soft = -math.inf, None, math.nan
         for step in range(max_iter + 1):
             temperature = geometric_temperature(step, warmup=warmup)
-            soft = self._soft_revenue(temperature)
+            # Half a cosine from the first step size to zero.
+            share = 0.5 * (1.0 + math.cos(math.pi * step / max(1, max_iter)))
+            before = {name: tensor.clone() for name, tensor in self.layer.state_dict().items()}
+            soft, hard = advance(temperature, self.lr * share if step < max_iter else 0.0)
+            if hard > best:
+                best, kept, kept_soft = hard, before, soft
             if step % _LOOK == 0 or step == max_iter:
-                hard = self._hard_revenue()
-                rows.append((step, time.perf_counter() - began, temperature, float(soft.detach()), hard))
+                rows.append((step, time.perf_counter() - began, temperature, soft, hard))
                 if callback is not None:
-                    names = ("iteration", "seconds", "temperature", "soft", "hard")
-                    callback(dict(zip(names, rows[-1], strict=True)))
-                if hard > best:
-                    best, kept_soft = hard, rows[-1][3]
-                    kept = {name: tensor.clone() for name, tensor in self.layer.state_dict().items()}
-            if step == max_iter:
-                break
-            optimizer.zero_grad(set_to_none=True)
-            (-soft / self.unit).backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 5.0)
-            optimizer.step()
-            schedule.step()
+                    callback(dict(zip(_COLUMNS, rows[-1], strict=True)))
         self.layer.load_state_dict(kept)
         columns = zip(*rows, strict=True)
-        names = ("iteration", "seconds", "temperature", "soft", "hard")
-        return kept_soft, {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+        return kept_soft, {name: np.array(column) for name, column in zip(_COLUMNS, columns, strict=True)}
+
+    def _prices_step(self, temperature: float, lr: float) -> tuple[float, float]:
+        """Soft and hard revenue before a step of the prices alone, in one pass over the worth of the bundles."""
+        price = self.layer.intercepts.detach().numpy()
+        profit = price - self.production
+        soft, hard, slope = soft_revenue_and_slope(
+            self.scores, price, profit, self.unit, temperature, LEAST_SPREAD, HOTTEST, _TIE
+        )
+        if lr > 0.0:
+            with torch.no_grad():  # the slope is a pure number; the price of the outside option stays
+                self.layer.intercept += torch.from_numpy(self.adam.step(_clipped(slope[1:]), lr * self.unit))
+        return soft, hard
+
+    def _layer_step(self, temperature: float, lr: float) -> tuple[float, float]:
+        """The same by automatic differentiation, for bundles that move too."""
+        soft, hard = self._soft_revenue(temperature), self._hard_revenue()
+        if lr > 0.0:
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr * group["unit"]
+            self.optimizer.zero_grad(set_to_none=True)
+            (-soft / self.unit).backward()
+            torch.nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], _LONGEST)
+            self.optimizer.step()
+        return float(soft.detach()), hard
 
     def menu(self) -> tuple[Float[np.ndarray, "J k"], Float[np.ndarray, " J"]]:
         """Bundles and prices, the outside option first."""
@@ -406,9 +430,7 @@ class _Training:
         points = self._points()
         profit = self._profit(points)
         self.layer.temperature = temperature
-        pieces = [self.scores] if self.scores is not None else None
-        if pieces is None:
-            pieces = [_finite(kernel_scores(self.kernel, part, points)) for part in self.types.split(_CHUNK)]
+        pieces = (_finite(kernel_scores(self.kernel, part, points)) for part in self.types.split(_CHUNK))
         intercepts = self.layer.intercepts
         taken = (self.layer.soft_weights((scores - intercepts) / self.unit) for scores in pieces)
         return sum((weights @ profit).sum() for weights in taken) / len(self.types)
@@ -417,10 +439,7 @@ class _Training:
         with torch.no_grad():
             points, prices = self.menu()
             profit = self._profit(torch.as_tensor(points)).numpy()
-            if self.scores is not None:
-                index = _seller_best(self.scores - self.layer.intercepts, torch.as_tensor(profit))[0].numpy()
-            else:
-                index = _choices(self.kernel, self.types, points, prices, prices - profit)[0]
+            index = _choices(self.kernel, self.types, points, prices, prices - profit)[0]
             return float(profit[index].mean())
 
 
@@ -492,7 +511,7 @@ def _seller_best(
     scores: Float[torch.Tensor, "S J"], profit: Float[torch.Tensor, " J"]
 ) -> tuple[Int[torch.Tensor, " S"], Float[torch.Tensor, " S"]]:
     best = scores.amax(1, keepdim=True)
-    near = scores >= best - _TIE * best.abs().clamp_min(1.0)
+    near = scores >= best - _TIE * scores.abs().amax(1, keepdim=True)
     index = torch.where(near, profit, -torch.inf).argmax(1)
     return index, scores.gather(1, index[:, None])[:, 0]
 
@@ -512,6 +531,11 @@ def _worth(
         gain = _finite(gain)
     unit = 2.0 * float(gain.abs().amax(1).mean()) / bundles.shape[1]
     return unit or 1.0, gain.mean(0).numpy()
+
+
+def _clipped(slope: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    length = float(np.linalg.norm(slope))
+    return slope * (_LONGEST / length) if length > _LONGEST else slope
 
 
 def _finite(scores: torch.Tensor) -> torch.Tensor:

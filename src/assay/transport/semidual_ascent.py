@@ -53,7 +53,7 @@ class Adam:
         self.second += 0.001 * (slope * slope - self.second)
         first = self.first / (1.0 - 0.9**self.steps)
         second = self.second / (1.0 - 0.999**self.steps)
-        return lr * first / (np.sqrt(second) + 1e-12)
+        return lr * first / np.maximum(np.sqrt(second), 1e-300)
 
 
 @njit(cache=True, fastmath=_FAST)

@@ -446,7 +446,7 @@ def _quadrature(problem: WorstCaseProblem, rows: Tensor, draws: int, generator: 
     for _ in range(_DOUBLINGS):
         _, _, exponents = on_grid(1025)
         peak = exponents.amax(1)
-        left, right = exponents[:, 0] > peak - _NEGLIGIBLE, exponents[:, -1] > peak - _NEGLIGIBLE
+        left, right = exponents[:, 0] >= peak - _NEGLIGIBLE, exponents[:, -1] >= peak - _NEGLIGIBLE
         if not (left | right).any():
             break
         length = high - low
@@ -455,7 +455,7 @@ def _quadrature(problem: WorstCaseProblem, rows: Tensor, draws: int, generator: 
         raise ValueError("loss must grow slower than |y - x|^2 / (2 tau), or no worst case exists; it does not seem to")
     for _ in range(3):  # towards the part that counts
         grid, _, exponents = on_grid(1025)
-        counts = exponents > exponents.amax(1, keepdim=True) - _NEGLIGIBLE
+        counts = exponents >= exponents.amax(1, keepdim=True) - _NEGLIGIBLE
         first = counts.to(torch.uint8).argmax(1)
         last = grid.shape[1] - 1 - counts.flip(1).to(torch.uint8).argmax(1)
         at = torch.arange(len(low), device=low.device)

@@ -1,4 +1,4 @@
-"""The losses of TRL's DPOTrainer, called as they are: a trainer without a language model, on given log-probabilities."""
+"""The losses of TRL's DPOTrainer, called as they are: a trainer without a model, on given log-probabilities."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ LOSSES: dict[str, Any] = {
     "hinge (SLiC)": ("hinge", "compliant, not calibrated"),
     "cDPO": ("cdpo(0.1)", "compliant on (-inf, 2.197]"),
 }
+# Bounded losses trained with themselves from the first step on, not phased in from the logistic loss.
+ABRUPT = {"savage, no continuation": "savage", "ramp, no continuation": "ramp"}
 QUICK = ("logistic (DPO)", "savage", "ramp")
 TRL_LOSSES = {"sigmoid": "logistic", "hinge": "hinge", "ipo": "ipo", "robust": "robust(0.1)", "exo_pair": "exo(0.1)",
               "discopop": "discopop"}  # fmt: skip
@@ -244,6 +246,8 @@ class PreferenceStudy(Study):
         Contender("exp", "method", "exp(-z/2)"),
         Contender("probit", "method", "-log of the normal distribution function"),
         Contender("tangent", "method", "(2 atan z - 1)^2"),
+        Contender("savage, no continuation", "ablation", "savage from the first step on"),
+        Contender("ramp, no continuation", "ablation", "ramp from the first step on"),
         Contender("logistic (DPO)", "incumbent", "the loss of DPO"),
         Contender("IPO", "incumbent", "(z - 1/2)^2"),
         Contender("hinge (SLiC)", "incumbent", "(1 - z)_+"),
@@ -273,6 +277,10 @@ class PreferenceStudy(Study):
         if contender == "TRL":
             if problem.parameters["trl"]:
                 measure_trl(measurement, problem, rng)
+            return measurement
+        if contender in ABRUPT:
+            if problem.parameters["diabetes"]:
+                measure_digits(measurement, ABRUPT[contender], problem, continuation=None)
             return measurement
         psi, verdict = LOSSES[contender]
         measure_tabular(measurement, psi)
@@ -335,19 +343,19 @@ def ranker(psi: Any, seed: int, **options: Any) -> Any:
     return PreferenceRanker(psi=psi, random_state=seed, **options)
 
 
-def measure_digits(measurement: Measurement, psi: Any, problem: Problem, label: str = "") -> None:
+def measure_digits(measurement: Measurement, psi: Any, problem: Problem, **options: Any) -> None:
     """Accuracy on clean pairs of unseen images, and calibration on pairs as humans would order them."""
     from assay.supervised import certify_preference_fit
 
     accuracies = []
     data = problem.digits
     for rate, pairs in data.train_pairs.items():
-        model = ranker(psi, problem.seed).fit(data.train, pairs)
+        model = ranker(psi, problem.seed, **options).fit(data.train, pairs)
         accuracies.append(model.score(data.test, data.test_pairs))
-        measurement.add("accuracy", accuracies[-1], case=_noise(rate) + label)
+        measurement.add("accuracy", accuracies[-1], case=_noise(rate))
         fit = certify_preference_fit(model, data.observed(), data.test, choice="btl")
-        measurement.add("calibration_error", fit.calibration_error, case=_noise(rate) + label)
-        measurement.certify(fit.certificates, case=_noise(rate) + label)
+        measurement.add("calibration_error", fit.calibration_error, case=_noise(rate))
+        measurement.certify(fit.certificates, case=_noise(rate))
     if len(accuracies) > 1:
         measurement.add_curve(
             "accuracy under label noise",
@@ -374,7 +382,7 @@ def measure_disentanglement(measurement: Measurement, psi: Any, problem: Problem
     data = problem.digits
     rate = max(data.train_pairs)
     models = [
-        ranker(psi, problem.seed, choice=choice).fit(data.train, data.train_pairs[rate])
+        ranker(psi, problem.seed, choice=choice, max_iter=100).fit(data.train, data.train_pairs[rate])
         for choice in ("btl", "thurstone")
     ]
     difference = max(

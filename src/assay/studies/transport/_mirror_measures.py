@@ -218,7 +218,7 @@ def measure_costs(measurement: Measurement, repeats: int) -> None:
     """Seconds per step against projected Langevin, and their growth with the number of particles."""
     from assay.transport import Ball, Box, Simplex, mirror_langevin, projected_langevin
 
-    steps = 20
+    steps = 10
 
     def run(function: Any, domain: Any, x: np.ndarray) -> Any:
         pull = np.full_like(x, 0.1)
@@ -235,7 +235,7 @@ def measure_costs(measurement: Measurement, repeats: int) -> None:
         ratio = timings.ratio("mirror", "projected")
         measurement.add("step_over_projected", ratio.median, case=name)
         measurement.add("step_over_projected_upper", ratio.upper, case=name)
-    domain, sizes = Simplex(50), (1000, 2000, 4000, 8000)
+    domain, sizes = Simplex(50), (500, 1000, 2000, 4000)
     timings = interleave(
         {str(n): run(mirror_langevin, domain, domain.start(n, 0)) for n in sizes}, repeats=repeats, clock="cpu"
     )
