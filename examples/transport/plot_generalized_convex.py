@@ -20,7 +20,7 @@ from assay.transport import GCFLayer, bundle_grid, optimal_auction, transport_ma
 # itself at 2/3, both together at (4 - sqrt(2)) / 3 = 0.862. From a sample of buyers, train the prices of all bundles:
 
 rng = np.random.default_rng(0)
-values, fresh = rng.random((3000, 2)), rng.random((20000, 2))
+values, fresh = rng.random((20000, 2)), rng.random((20000, 2))
 auction = optimal_auction(values, menu=bundle_grid(2, [0, 1]), test_types=fresh, max_iter=500, rng=0)
 for bundle, price, share in zip(auction.menu, auction.price, auction.share, strict=True):
     print(f"goods {bundle.astype(int)} at {price:.3f}, taken by {share:.0%}")
@@ -71,15 +71,15 @@ class Employment:
 
 
 people = np.c_[rng.normal(0.0, 3.0, (100, 2)), rng.normal(0.0, 1.0, 100)]
-jobs = np.c_[rng.normal(0.0, 1.5, (100, 2)) + [4.0, 1.0], rng.normal(0.3, 1.0, 100)]
+jobs = np.c_[rng.normal([4.0, 1.0], 1.5, (100, 2)), rng.normal(0.3, 1.0, 100)]
 result = transport_map(people, jobs, Employment(), rng=0)
 print(f"the least mean cost is between {result.dual:.4f} and {result.primal:.4f}")
 for promise in result.certificates:
     print(promise)
 
 # %%
-# The potential was trained on these hundred people, and it sends newcomers somewhere as well: to the job whose cost less
-# its intercept is least.
+# The potential was trained on these hundred people, and it sends newcomers somewhere as well: to the job whose cost
+# less its intercept is least.
 
 newcomers = np.c_[rng.normal(0.0, 3.0, (300, 2)), rng.normal(0.0, 1.0, 300)]
 offered = result.map(newcomers)

@@ -31,6 +31,7 @@ PARAMETERS = {
     "coverage_alphas": (0.5,),
     "term_seeds": 2,
     "term_points": 300,
+    "term_sizes": (60, 120),
     "population": 2000,
     "epoch_points": 1024,
     "gram_points": 100,

@@ -328,12 +328,15 @@ class TestModule:
         assert layer.temperature == 60.0
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-    def test_dtypes(self, dtype):
-        layer, x = random_layer(14, outside=True, selection="ste")
+    @pytest.mark.parametrize("kernel", ["dot", "neg_sqeuclidean"])
+    def test_dtypes(self, dtype, kernel):
+        layer, x = random_layer(14, kernel, outside=True, selection="ste")
         cast = layer.to(dtype)
         out = cast(x.to(dtype))
         assert out.dtype == cast.choose(x.to(dtype))[0].dtype == cast.gradient(x.to(dtype)).dtype == dtype
         assert torch.isfinite(out).all()
+        with torch.no_grad():
+            assert cast(x.to(dtype)).dtype == dtype
 
     def test_integers_have_the_default_dtype(self):
         assert GCFLayer("dot", [[1, 0], [0, 1]]).y.dtype == torch.get_default_dtype()

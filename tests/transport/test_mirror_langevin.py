@@ -92,8 +92,8 @@ class TestKnownFixedPoints:
             np.ones((2000, 2)),
             domain=Orthant(barrier=barrier),
             temperature=1.0,
-            lr=0.04,
-            n_steps=400,
+            lr=0.02,
+            n_steps=600,
             rng=3,
         )
         np.testing.assert_allclose(run.mean, scale, rtol=0.12)

@@ -103,7 +103,7 @@ class TestResult:
         assert result.ir_violation <= 1e-12
         assert [a.satisfied for c in result.certificates for a in c.assumptions] == [True, True]
         assert result.soft_hard_gap == pytest.approx(result.history["soft"].max() - result.revenue, abs=0.1)
-        assert result.train_revenue == pytest.approx(result.history["hard"].max())
+        assert result.train_revenue >= result.history["hard"].max() - 1e-12
 
     def test_repr_dict_and_pickle(self, result):
         assert "certificates: 2 of 2 hold" in repr(result)
@@ -173,7 +173,8 @@ class TestTraining:
         plain = optimal_auction(**options)
         np.testing.assert_allclose(plain.price, fast.price, atol=1e-6)
 
-    def test_kernels_that_are_modules_are_trained_by_differentiation(self):
+    @pytest.mark.parametrize("learn_y", [False, True])
+    def test_what_buyers_value_is_not_trained(self, learn_y):
         class Shared(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -183,16 +184,15 @@ class TestTraining:
                 return (self.weight * x * y).sum(-1)
 
         kernel = Shared()
-        kernel.weight.requires_grad_(False)  # the values of the buyers are not for the seller to choose
-        result = optimal_auction(uniform(2), kernel=kernel, max_iter=60, rng=0)
+        result = optimal_auction(uniform(2), kernel=kernel, learn_y=learn_y, max_iter=20, rng=0)
         assert result.certified
         assert kernel.weight.tolist() == [1.0, 1.0]
 
     def test_ties_are_broken_for_the_seller(self):
-        scores = torch.tensor([[0.0, 0.0, -1.0], [0.0, 1e-14, 0.0]], dtype=torch.float64)
+        scores = torch.tensor([[0.0, 0.0, -1.0], [1.0, 1.0 + 1e-14, 1.0]], dtype=torch.float64)
         index, utility = _seller_best(scores, torch.tensor([0.0, 0.5, 0.7], dtype=torch.float64))
         assert index.tolist() == [1, 2]
-        assert utility.tolist() == [0.0, 0.0]
+        assert utility.tolist() == [0.0, 1.0]
 
 
 class TestOptions:

@@ -54,8 +54,8 @@ def attacked_accuracy(model, X, y, radius):
 
 def test_it_is_more_robust_than_ordinary_training():
     X, y = load_digits(return_X_y=True)
-    X, _, y, _ = train_test_split(X / 16, y, train_size=500, random_state=0)
-    settings = {"max_iter": 20, "random_state": 0, "tau": 0.5}
+    X, _, y, _ = train_test_split(X / 16, y, train_size=300, random_state=0)
+    settings = {"max_iter": 25, "batch_size": 64, "random_state": 0, "tau": 0.5}
     robust = RobustClassifier(**settings).fit(X, y)
     plain = RobustClassifier(flow="erm", **settings).fit(X, y)
     assert attacked_accuracy(robust, X, y, 0.5) >= attacked_accuracy(plain, X, y, 0.5) + 0.1
@@ -135,7 +135,7 @@ def test_constant_duplicated_and_scaled_data(iris):
     assert fast().fit(np.hstack([X, np.ones((150, 1))]), y).score(np.hstack([X, np.ones((150, 1))]), y) > 0.7
     assert np.isfinite(fast().fit(np.repeat(X[:2], 20, axis=0), np.repeat([0, 1], 20)).loss_curve_).all()
     for scale in (1e8, 1e-8):  # tau in the units of the features
-        model = fast(tau=0.1 * scale**2, epsilon=0.02 * scale**2).fit(X * scale, y)
+        model = fast(tau=0.1 * scale**2, epsilon=0.02 * scale**2, max_iter=2).fit(X * scale, y)
         assert np.isfinite(model.loss_curve_).all()
     assert fast().fit(X.astype(int), y).score(X.astype(int), y) > 0.5
 

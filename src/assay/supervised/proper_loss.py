@@ -36,13 +36,21 @@ _PANEL_NODES, _PANEL_WEIGHTS = (torch.tensor(part) for part in np.polynomial.leg
 # Cells are equally long in asinh(z), and within this reach refined.
 _CELL = 0.05
 _MESH_REACH = 24.0
-_HALVINGS = 48
+_HALVINGS = 28
 # Kinks are few; cells that many still disagree in after some halvings hold rounding, which no halving removes.
 _SMOOTH_HALVINGS, _MOST_KINKS = 8, 64
 _AGREE = 1e-12
 _PANELS = 40
 # A power tail whose panels of doubling length shrink by less than this cannot be told from a divergent one.
 _SHRINK = 0.9
+
+# Values near the ends of a cell from those at the nodes, by the polynomial through them.
+_NEAR_ENDS = torch.tensor([-1.0 + 1e-6, 1.0 - 1e-6], dtype=torch.float64)
+_EXTRAPOLATION = torch.linalg.solve(
+    torch.tensor(np.polynomial.legendre.legvander(_NODES.numpy(), 9).T),
+    torch.tensor(np.polynomial.legendre.legvander(_NEAR_ENDS.numpy(), 9).T),
+)
+_AGREE_AT_END = 1e-7
 
 Array = np.ndarray | np.floating
 
@@ -158,12 +166,19 @@ class ProperLoss:
             middle = cells.mean(1, keepdim=True)
             halves = torch.cat([cells[:, :1], middle, cells[:, 1:]], dim=1)
             whole, parts = self._cell_integrals(cells).squeeze(1), self._cell_integrals(halves).sum(1)
-            apart = (whole - parts).abs() > _AGREE * parts.abs() + 1e-16
+            apart = ((whole - parts).abs() > _AGREE * parts.abs() + 1e-16) | self._has_kink_at_an_end(cells)
             if not bool(apart.any()) or (halving >= _SMOOTH_HALVINGS and int(apart.sum()) > _MOST_KINKS):
                 break
             settled.append(middle[apart, 0])
             cells = torch.cat([halves[apart, :2], halves[apart, 1:]])
         return torch.unique(torch.cat(settled))
+
+    def _has_kink_at_an_end(self, cells: Tensor) -> Tensor:
+        """Whether the polynomial through the nodes misses a value near an end: no node need lie beyond a kink there."""
+        middle, half = cells.mean(1, keepdim=True), 0.5 * cells.diff(dim=1)
+        at_nodes = self._density(middle + half * _NODES)
+        missed = (self._density(middle + half * _NEAR_ENDS) - at_nodes @ _EXTRAPOLATION).abs().amax(1)
+        return missed > _AGREE_AT_END * at_nodes.abs().amax(1)
 
     def _cell_integrals(self, breaks: Tensor) -> Tensor:
         points, lengths = _gauss(breaks)

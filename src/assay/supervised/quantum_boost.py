@@ -169,7 +169,7 @@ class QuantumBoostClassifier(ClassifierMixin, BaseEstimator):
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> model = QuantumBoostClassifier().fit(X, y)
     >>> model.n_rounds_ < 461, model.certificate_.holds, round(model.score(X, y), 2)
-    (True, True, 0.97)
+    (True, True, 0.99)
     """
 
     def __init__(

@@ -15,6 +15,9 @@ __all__ = ["boosting_certificates"]
 
 _REPEATS = 7
 
+# Beyond, the exponential is not a float; a weight never is that large.
+_LARGEST = 700.0
+
 
 def boosting_certificates(
     task: BoostingTask, estimators: list[Any], constants: list[float], projected_rounds: list[int], tests: int = 0
@@ -79,7 +82,7 @@ def boosting_certificates(
         Certificate(
             "largest weight of an example times epsilon n_samples, over all rounds",
             largest,
-            math.exp(-lazy * penalty) * (1.0 + 1e-9),
+            math.exp(min(-lazy * penalty, _LARGEST)) * (1.0 + 1e-9),
         ),
         Certificate(
             "number of projections", float(len(constants)), math.floor(rounds / task.period) if task.period else 0.0

@@ -67,11 +67,12 @@ class SparseBlock:
 
     def sum_items(self, values: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Sum over the observed cells of every row."""
-        return np.bincount(self.rows, values, minlength=self.users.stop - self.users.start)
+        # Without cells numpy counts in integers.
+        return np.bincount(self.rows, values, minlength=self.users.stop - self.users.start).astype(float, copy=False)
 
     def sum_users(self, values: np.ndarray) -> Float[np.ndarray, " items"]:
         """Sum over the observed cells of every column."""
-        return np.bincount(self.columns, values, minlength=self.n_items)
+        return np.bincount(self.columns, values, minlength=self.n_items).astype(float, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from assay.transport.amari_divergence import AmariDivergence, CriticDivergence, 
 from assay.transport.ball_newton import hessian_stride, maximise_by_newton
 from assay.transport.critic_training import ascend_by_gradient, ascend_by_minibatches
 from assay.transport.divergence_bounds import HeldOut, bernstein_lower_bound, choose_clip, evaluate_held_out
-from assay.transport.divergence_critic import CriticProblem, Sample
+from assay.transport.divergence_critic import CriticProblem, Sample, row_numbers
 from assay.transport.random_features import SPECTRA, RandomFeatures, draw_random_features, median_distance
 from assay.validation import (
     ConvergenceWarning,
@@ -476,7 +476,7 @@ class AlphaDivergence(BaseEstimator):
 
     def _split(self, points: Float[np.ndarray, "rows dimension"], rng: np.random.Generator) -> tuple[Sample, Sample]:
         """Training and held-out rows; at least one of each, unless nothing is held out."""
-        order = rng.permutation(len(points))
+        order = rng.permutation(row_numbers(len(points)))
         n_held = 0 if self.holdout == 0 else min(max(round(self.holdout * len(points)), 1), len(points) - 1)
         return Sample(points, order[n_held:]), Sample(points, order[:n_held])
 

@@ -332,7 +332,6 @@ def _smoothness(problem: WorstCaseProblem, cloud: Float[Tensor, "n particles d"]
     try:
         with torch.enable_grad():
             losses = evaluate_loss(part.loss, part.features(leaf), labels)
-            # With a factor that needs a gradient, an operation that cannot be differentiated twice says so.
             factor = torch.ones_like(losses).requires_grad_()
             (gradient,) = torch.autograd.grad(losses, leaf, factor, create_graph=True)
             direction = normal_like(leaf.detach(), generator)
@@ -340,9 +339,12 @@ def _smoothness(problem: WorstCaseProblem, cloud: Float[Tensor, "n particles d"]
             for _ in range(_POWER_STEPS):
                 length = torch.linalg.vector_norm(direction, dim=-1, keepdim=True)
                 direction = direction / length.clamp_min(torch.finfo(length.dtype).tiny)
-                (product,) = torch.autograd.grad(
-                    (gradient * direction).sum(), leaf, retain_graph=True, materialize_grads=True
+                product, touched = torch.autograd.grad(
+                    (gradient * direction).sum(), (leaf, factor), retain_graph=True, allow_unused=True
                 )
+                if touched is None:  # the gradient depends on the factor, unless it cannot be differentiated
+                    return math.nan
+                product = torch.zeros_like(direction) if product is None else product
                 size = torch.linalg.vector_norm(product, dim=-1, keepdim=True)
                 direction = product
             return float(size.max())

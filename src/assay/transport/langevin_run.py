@@ -312,9 +312,7 @@ def run_particles(
             particles.x = moved
             elapsed += lr
     if found is None and settings.first_variation is not None:
-        found = fixed_point_residual(
-            particles.x, settings.first_variation, settings.domain, settings.temperature, rng=settings.rng
-        )
+        found = _residual(particles, settings)
     found = found or FixedPointResidual(float("nan"), float("nan"), float("nan"))
     return LangevinResult(
         particles=particles.x if particles.as_tensors else particles.x.numpy().copy(),
@@ -332,6 +330,16 @@ def run_particles(
     )
 
 
+def _residual(particles: Particles, settings: RunSettings) -> FixedPointResidual:
+    return fixed_point_residual(
+        particles.shown(particles.x),
+        settings.first_variation,
+        settings.domain,
+        settings.temperature,
+        rng=settings.rng,
+    )
+
+
 def _row(
     particles: Particles, settings: RunSettings, step: int, elapsed: float, seconds: float
 ) -> tuple[dict[str, Any], FixedPointResidual | None]:
@@ -342,8 +350,6 @@ def _row(
     if settings.functional is not None:
         row["functional"] = check_real(settings.functional(particles.shown(particles.x)), "functional")
     if settings.tol is not None:
-        found = fixed_point_residual(
-            particles.x, settings.first_variation, settings.domain, settings.temperature, rng=settings.rng
-        )
+        found = _residual(particles, settings)
         row["residual"] = found.value
     return row, found

@@ -355,8 +355,9 @@ class _Training:
             outside=(torch.tensor(away[0]), away[1]),
         )
         self.scores = None
-        trained = {name: p for name, p in self.layer.named_parameters() if p.requires_grad}
-        if list(trained) == ["intercept"] and len(types) * (len(bundles) + 1) <= _KEPT:
+        # Not those of a kernel: what bundles are worth to the buyers is not for the seller to choose.
+        trained = {name: p for name, p in self.layer.named_parameters() if not name.startswith("kernel.")}
+        if not learn_y and len(types) * (len(bundles) + 1) <= _KEPT:
             with torch.no_grad():  # bundles that stay have the same worth at every step
                 self.scores = _finite(kernel_scores(kernel, self.types, self.layer.points)).contiguous().numpy()
             self.production, self.adam = _costs_of(cost, self.layer.points.numpy()), Adam(len(bundles))

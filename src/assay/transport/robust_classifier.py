@@ -105,7 +105,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
     >>> from sklearn.preprocessing import StandardScaler
     >>> from assay.transport import RobustClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = make_pipeline(StandardScaler(), RobustClassifier(tau=0.1, random_state=0)).fit(X, y)
+    >>> model = make_pipeline(StandardScaler(), RobustClassifier(tau=0.1, learning_rate=0.1, random_state=0))
+    >>> model = model.fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -251,7 +252,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
         numpy.ndarray of shape (n_samples,)
             Labels.
         """
-        return self.classes_[self._logits(X).argmax(axis=1)]
+        best = self._logits(X).argmax(axis=1)
+        return self.classes_[best]
 
     def worst_case(self, X: Any, y: Any) -> WorstCase:
         """Draw from the worst case near samples, e.g. for a stress test.

@@ -101,9 +101,11 @@ class SquaredEuclideanCost:
 
     def evaluate(self, x: Float[Tensor, "S 1 d"], y: Float[Tensor, "1 J d"]) -> Float[Tensor, "S J"]:
         """Values of all pairs."""
-        if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
+        recorded = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
+        if recorded or x.element_size() < 4:
             return (x - y).square().sum(-1)
-        # Never the expansion by a matrix product, which cancels when the points are far from the origin.
+        # Never the expansion by a matrix product, which cancels when the points are far from the origin. Distances of
+        # torch are not differentiable twice, and not there in 16 bits.
         distance = torch.cdist(x[:, 0], y[0], compute_mode="donot_use_mm_for_euclid_dist")
         return distance.square_()
 

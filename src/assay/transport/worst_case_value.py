@@ -42,7 +42,7 @@ _BLOCK = 4_000_000
 _MOVES = 5
 # Half of the draws stay effective in tempering, so that fewer will do where it is the last resort.
 _FEWER = 8
-_MAX_STAGES = 400
+_MAX_STAGES = 100
 _GRID = 4097
 # Logarithm of what is left out at the ends of the grid.
 _NEGLIGIBLE = 45.0

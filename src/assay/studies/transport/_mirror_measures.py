@@ -114,7 +114,7 @@ def measure_fluctuations(
         late = np.stack(means)[len(means) // 8 :]
         variances.append(float(late.var()))
         measurement.add("mean_variance", variances[-1], case=f"N={n}")
-    promise = certify_scaling(sizes, variances)
+    promise = certify_scaling(list(sizes), variances)
     measurement.certify(promise, case="fluctuations")
     measurement.add("slope_error", promise.value, case="fluctuations")
     measurement.add_curve(
@@ -214,7 +214,7 @@ def measure_flow(measurement: Measurement) -> None:
     )
 
 
-def measure_costs(measurement: Measurement, repeats: int) -> None:
+def measure_costs(measurement: Measurement, n: int, repeats: int) -> None:
     """Seconds per step against projected Langevin, and their growth with the number of particles."""
     from assay.transport import Ball, Box, Simplex, mirror_langevin, projected_langevin
 
@@ -226,7 +226,7 @@ def measure_costs(measurement: Measurement, repeats: int) -> None:
         return lambda: function(lambda _: pull, x, **options)
 
     for name, domain in (("simplex", Simplex(50)), ("ball", Ball(50)), ("box", Box(0, 1, 50))):
-        x = domain.start(2000, 0)
+        x = domain.start(n, 0)
         timings = interleave(
             {"mirror": run(mirror_langevin, domain, x), "projected": run(projected_langevin, domain, x)},
             repeats=repeats,
@@ -235,11 +235,11 @@ def measure_costs(measurement: Measurement, repeats: int) -> None:
         ratio = timings.ratio("mirror", "projected")
         measurement.add("step_over_projected", ratio.median, case=name)
         measurement.add("step_over_projected_upper", ratio.upper, case=name)
-    domain, sizes = Simplex(50), (500, 1000, 2000, 4000)
+    domain, sizes = Simplex(50), (n // 4, n // 2, n, 2 * n)
     timings = interleave(
-        {str(n): run(mirror_langevin, domain, domain.start(n, 0)) for n in sizes}, repeats=repeats, clock="cpu"
+        {str(size): run(mirror_langevin, domain, domain.start(size, 0)) for size in sizes}, repeats=repeats, clock="cpu"
     )
-    seconds = [timings.median(str(n)) for n in sizes]
+    seconds = [timings.median(str(size)) for size in sizes]
     measurement.add("time_slope", float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]), case="simplex")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,7 @@ def simplex_problem(repulsion: float, n_systems: int, temperature: float = 0.05)
     )
 
 
+@cache
 def exact_simplex_mean(repulsion: float, temperature: float, n: int = 600) -> np.ndarray:
     """The fixed point on the simplex by scipy's root finder and a midpoint rule on triangles."""
     from scipy.optimize import root

@@ -308,7 +308,7 @@ class MirrorLangevinStudy(Study):
             "n": 300,
             "systems": 8,
             "baseline_systems": 2,
-            "baseline_time": 12.0,
+            "baseline_time": 6.0,
             "fluctuation_sizes": (10, 40, 160, 640),
             "fluctuation_systems": 16,
             "fluctuation_time": 160.0,
@@ -318,7 +318,8 @@ class MirrorLangevinStudy(Study):
             "xor_steps": 400,
             "n_train": 200,
             "large": False,
-            "repeats": 3,
+            "cost_particles": 2000,
+            "repeats": 2,
         },
         "full": {
             "n": 2000,
@@ -334,6 +335,7 @@ class MirrorLangevinStudy(Study):
             "xor_steps": 600,
             "n_train": 400,
             "large": True,
+            "cost_particles": 2000,
             "repeats": 9,
         },
     }
@@ -363,7 +365,7 @@ class MirrorLangevinStudy(Study):
         common = {"n": options["n"], "rng": rng, "barrier": "log" if ours else "entropy"}
         for q in (0.8, 1.2):
             problem = problems.interval_problem(q, options["systems"])
-            for lr in (0.4, 0.1) if ours else (0.1,):
+            for lr in (0.4, 0.1) if ours else (0.4,):
                 case = f"{problem.name} lr={lr:g}"
                 measures.run_problem(measurement, problem, "mirror_langevin", lr=lr, time=200.0, case=case, **common)
         for beta in (0.0, 0.02):
@@ -387,7 +389,7 @@ class MirrorLangevinStudy(Study):
             measures.measure_chaos(
                 measurement, options["chaos_sizes"], options["chaos_systems"], options["chaos_time"], rng
             )
-            measures.measure_costs(measurement, options["repeats"])
+            measures.measure_costs(measurement, options["cost_particles"], options["repeats"])
             measures.measure_memory(measurement)
 
     def _measure_baseline(
