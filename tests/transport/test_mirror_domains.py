@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from assay.transport import Ball, Box, Domain, Orthant, Polytope, Simplex, Spectraplex
-from assay.transport.mirror_domains import as_domain
+from assay.transport.mirror_user_domain import as_domain
 
 RNG = np.random.default_rng(0)
 NORMALS, OFFSETS = RNG.standard_normal((12, 3)), 1.0 + RNG.random(12)

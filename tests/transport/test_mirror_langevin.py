@@ -143,9 +143,10 @@ class TestTheRun:
         assert interval.history["functional"][-1] == pytest.approx(0.5 * (interval.mean[0] - 0.8) ** 2)
         assert interval.to_dict()["domain"] == "Box(0., 1., d=1, barrier='log')"
 
-    def test_it_is_determined_by_the_seed(self, interval):
-        np.testing.assert_array_equal(run_interval().particles, interval.particles)
-        assert not np.array_equal(run_interval(rng=1).particles, interval.particles)
+    def test_it_is_determined_by_the_seed(self):
+        first, again, other = (run_interval(init=100, n_steps=40, rng=seed).particles for seed in (0, 0, 1))
+        np.testing.assert_array_equal(first, again)
+        assert not np.array_equal(first, other)
 
     def test_arrays_and_tensors_agree(self):
         start = Box(0, 1, 1).start(50, 0)
@@ -180,9 +181,9 @@ class TestTheRun:
         assert run.certified
 
     def test_inner_steps_change_little(self):
-        means = [float(run_interval(inner=inner).mean[0]) for inner in (1, 4)]
+        means = [float(run_interval(inner=inner, init=500, n_steps=200).mean[0]) for inner in (1, 4)]
         assert means[0] != means[1]
-        assert abs(means[0] - means[1]) < 0.03
+        assert abs(means[0] - means[1]) < 0.05
 
     def test_step_sizes_can_shrink(self):
         run = run_interval(lr=lambda k: 0.4 / (1 + k) ** 0.5, n_steps=100, init=20)

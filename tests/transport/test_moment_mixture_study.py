@@ -40,7 +40,7 @@ def test_starts_of_em(problem, contender):
 
 def test_ours(problem, monkeypatch):
     whole = study_module.fit_ours
-    monkeypatch.setattr(study_module, "fit_ours", lambda blob: whole(blob, s_grid=[0.02], order=2))
+    monkeypatch.setattr(study_module, "fit_ours", lambda blob: whole(blob, s_grid=[0.02]))
     for contender in (study_module.OURS, study_module.OURS_EM):
         measurement = Measurement()
         study_module.measure_ours(measurement, contender, problem.sets[0], defaults=True)

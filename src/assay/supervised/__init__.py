@@ -37,12 +37,18 @@ from assay.supervised.preference_psi import FunctionLoss, MarginLoss
 from assay.supervised.preference_ranker import PreferenceRanker
 from assay.supervised.preference_trainer import PreferenceTrainer
 from assay.supervised.proper_loss import ProperLoss, proper_loss
+from assay.supervised.quantum_boost import QuantumBoostClassifier
 from assay.supervised.rasch import RaschResult, fit_rasch
-from assay.supervised.rasch_ability import AbilityMixture, rasch_abilities
-from assay.supervised.rasch_classical import ItemCalibration, rasch_cml, rasch_jml, rasch_mml, spectral_rasch
+from assay.supervised.rasch_ability import rasch_abilities
+from assay.supervised.rasch_calibration import ItemCalibration
+from assay.supervised.rasch_certificate import rasch_certificates
+from assay.supervised.rasch_conditional import rasch_cml
 from assay.supervised.rasch_estimator import RaschPGEM
+from assay.supervised.rasch_files import read_responses
 from assay.supervised.rasch_fit import RaschFitStatistics, rasch_fit_statistics
-from assay.supervised.rasch_responses import Responses, read_responses
+from assay.supervised.rasch_joint import rasch_jml
+from assay.supervised.rasch_marginal import rasch_mml
+from assay.supervised.rasch_spectral import spectral_rasch
 from assay.supervised.sequence_log_probs import sequence_log_probs
 from assay.supervised.sequence_tagger import SequenceTagger
 from assay.supervised.structured_consistency import structured_certificates, structured_consistency_certificate
@@ -50,7 +56,6 @@ from assay.supervised.structured_linear_core import StructuredLinearCore
 from assay.supervised.tabular_policy import tabular_policy
 
 __all__ = [
-    "AbilityMixture",
     "BradleyTerry",
     "Cauchit",
     "ChoiceModel",
@@ -75,11 +80,11 @@ __all__ = [
     "PreferenceTrainer",
     "Projection",
     "ProperLoss",
+    "QuantumBoostClassifier",
     "RaoKupper",
     "RaschFitStatistics",
     "RaschPGEM",
     "RaschResult",
-    "Responses",
     "SequenceTagger",
     "StructuredLinearCore",
     "Thurstone",
@@ -100,6 +105,7 @@ __all__ = [
     "linear_core_slope",
     "proper_loss",
     "rasch_abilities",
+    "rasch_certificates",
     "rasch_cml",
     "rasch_fit_statistics",
     "rasch_jml",

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 from jaxtyping import Float
+from numba import njit
 
 from assay.validation import as_generator, check_integer, check_real
 
@@ -41,16 +42,7 @@ def estimation_law(a: float, n_eval: int) -> Float[np.ndarray, " n_eval"]:
     >>> estimation_law(0.5, 4).round(3).tolist()
     [0.0, 0.5, 0.0, 0.5]
     """
-    theta = math.asin(math.sqrt(a))
-    angles = np.pi * np.arange(n_eval) / n_eval
-    # sin^2(M (pi k / M - theta)) is the same for all k.
-    numerator = math.sin(n_eval * theta) ** 2
-    law = np.zeros(n_eval)
-    for shifted in (angles - theta, angles + theta):
-        scale = n_eval * np.sin(shifted)
-        singular = np.abs(scale) < _SINGULAR * n_eval
-        law += np.where(singular, 1.0, numerator / np.where(singular, 1.0, scale) ** 2)
-    return law / law.sum()
+    return _law(math.asin(math.sqrt(a)), n_eval)
 
 
 def amplitude_estimate(a: float, n_eval: int, rng: int | np.random.Generator | None = None, repeats: int = 1) -> float:
@@ -149,3 +141,18 @@ def median_failure(repeats: int) -> float:
     miss = 1.0 - 8.0 / math.pi**2
     least = (repeats + 1) // 2
     return sum(math.comb(repeats, k) * miss**k * (1.0 - miss) ** (repeats - k) for k in range(least, repeats + 1))
+
+
+@njit(cache=True)
+def _law(theta: float, n_eval: int) -> np.ndarray:
+    # sin^2(M (pi k / M - theta)) is the same for all k.
+    numerator = math.sin(n_eval * theta) ** 2 / n_eval**2
+    law = np.zeros(n_eval)
+    total = 0.0
+    for k in range(n_eval):
+        angle = math.pi * k / n_eval
+        for shifted in (angle - theta, angle + theta):
+            sine = math.sin(shifted)
+            law[k] += 1.0 if abs(sine) < _SINGULAR else numerator / sine**2
+        total += law[k]
+    return law / total

@@ -60,8 +60,8 @@ class ChoiceModel:
     ...         return (0.5 + margin / 40).clamp(0, 1)
     ...     def inverse(self, probability):
     ...         return 40 * (probability - 0.5)
-    >>> Uniform().abstention(torch.tensor([1.0]))
-    tensor([0.])
+    >>> Uniform().probability(torch.tensor([1.0]))
+    tensor([0.5250])
     """
 
     name: str = "user-defined"

@@ -78,7 +78,7 @@ def read_preference_pairs(path: Any, format: str = "auto") -> pd.DataFrame:
 
 def _read_jsonl(file: Path) -> pd.DataFrame:
     try:
-        table = pd.read_json(file, lines=True, precise_float=True, convert_dates=False, dtype=False)
+        table = pd.read_json(file, lines=True, precise_float=True, dtype=False)
     except ValueError as error:
         raise ValueError(f"path must be a file of JSON lines, got one that is not: {file} ({error})") from error
     missing = [name for name in _LOGPS[:2] if name not in table]

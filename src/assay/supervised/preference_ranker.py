@@ -7,6 +7,7 @@ pairs themselves as samples, winner first. The last two go through cross-validat
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -372,7 +373,7 @@ class PreferenceRanker(BaseEstimator):
 def _initial_layers(widths: tuple[int, ...], generator: torch.Generator) -> list[Tensor]:
     """Weights and biases as those of ``torch.nn.Linear``."""
     layers = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(widths):
         for shape in ((inputs, outputs), (outputs,)):
             layers.append(((2.0 * torch.rand(shape, generator=generator) - 1.0) / inputs**0.5).requires_grad_())
     return layers

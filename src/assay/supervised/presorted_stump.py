@@ -39,9 +39,10 @@ class PresortedFeatures:
     """
 
     def __init__(self, X: Float[np.ndarray, "n_samples n_features"]) -> None:
-        order = np.argsort(X, axis=0, kind="stable")
-        self._sorted = np.ascontiguousarray(np.take_along_axis(X, order, axis=0).T)
-        self._order = np.ascontiguousarray(order.T.astype(np.int32))
+        columns = np.ascontiguousarray(X.T)
+        order = np.argsort(columns, axis=1, kind="stable")
+        self._sorted = np.take_along_axis(columns, order, axis=1)
+        self._order = order.astype(np.int32)
 
     def best(self, signed: Float[np.ndarray, " n_samples"]) -> tuple[int, float, bool, bool]:
         """Stump with the largest weighted agreement.

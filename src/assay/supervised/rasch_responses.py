@@ -16,9 +16,7 @@ import pandas as pd
 from jaxtyping import Float, Int, Int8
 from scipy import sparse
 
-from assay.supervised.rasch_files import read_responses
-
-__all__ = ["DenseBlock", "Responses", "SparseBlock", "check_responses", "read_responses"]
+__all__ = ["DenseBlock", "Responses", "SparseBlock", "check_responses"]
 
 _BLOCK_CELLS = 1 << 18
 

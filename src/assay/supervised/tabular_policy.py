@@ -137,7 +137,7 @@ def tabular_policy(
     >>> preferences = 1 / (1 + np.exp(utility[None, :] - utility[:, None]))
     >>> result = tabular_policy(preferences, [0.2, 0.3, 0.5], "savage", beta=0.5)
     >>> result.policy.round(4).tolist()
-    [0.5305, 0.2928, 0.1767]
+    [0.5291, 0.2919, 0.179]
     >>> result.certified
     True
     """

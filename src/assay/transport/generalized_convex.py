@@ -216,8 +216,7 @@ class GCFLayer(torch.nn.Module):
             If the kernel returns anything but an (S, J) matrix.
         """
         rows = _as_rows(x)
-        values = [self._values(scores) for scores in self._chunks(rows)]
-        return (values[0] if len(values) == 1 else torch.cat(values)).reshape(x.shape[:-1])
+        return _joined((self._values(scores) for scores in self._chunks(rows)), len(rows)).reshape(x.shape[:-1])
 
     def choose(self, x: Float[Tensor, "*batch d"]) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch"]]:
         """Outcomes that are chosen.
@@ -234,18 +233,16 @@ class GCFLayer(torch.nn.Module):
         index : tensor of shape (S,)
             The best piece, the first one of several; 0 is the outside option where there is one.
         """
-        rows, points = _as_rows(x), self.points
+        rows, points, shape = _as_rows(x), self.points, x.shape[:-1]
+        if self.selection == "hard":
+            index = _joined((self._best(scores)[1] for scores in self._chunks(rows)), len(rows))
+            return points[index].reshape(*shape, points.shape[1]), index.reshape(shape)
         choices, indices = [], []
         for scores in self._chunks(rows):
             index = self._best(scores)[1]
-            hard = points[index]
-            if self.selection == "hard":
-                choices.append(hard)
-            else:
-                soft = self.soft_weights(scores) @ points
-                choices.append(soft if self.selection == "soft" else hard.detach() + (soft - soft.detach()))
+            soft = self.soft_weights(scores) @ points
+            choices.append(soft if self.selection == "soft" else points[index].detach() + (soft - soft.detach()))
             indices.append(index)
-        shape = x.shape[:-1]
         return torch.cat(choices).reshape(*shape, points.shape[1]), torch.cat(indices).reshape(shape)
 
     def weights(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch pieces"]:
@@ -463,7 +460,7 @@ class GCFLayer(torch.nn.Module):
         return best, index
 
     def _hard(self, rows: Float[Tensor, "S d"]) -> Float[Tensor, " S"]:
-        return torch.cat([self._best(scores)[0] for scores in self._chunks(rows)])
+        return _joined((self._best(scores)[0] for scores in self._chunks(rows)), len(rows))
 
     def _values(self, scores: Float[Tensor, "S pieces"]) -> Float[Tensor, " S"]:
         if self.selection == "hard" and not scores.requires_grad:
@@ -542,6 +539,25 @@ class GCFLayer(torch.nn.Module):
             before = sign * (self._pairs(start, outcomes) - self._hard(start))
             after = sign * (self._pairs(moving, outcomes) - self._hard(moving))
             return torch.where((after < before).unsqueeze(1), moving, start)  # nan is not less
+
+
+def _joined(parts: Iterator[Tensor], total: int) -> Float[Tensor, " S"] | Int[Tensor, " S"]:
+    """Vectors one after the other.
+
+    Without gradients each is let go before the next is made: results that lie between two large matrices in memory
+    would keep the room of the first from being used for the second.
+    """
+    if torch.is_grad_enabled():
+        return torch.cat(list(parts))
+    joined, at = None, 0
+    for part in parts:
+        if len(part) == total:
+            return part
+        if joined is None:
+            joined = part.new_empty(total)
+        joined[at : at + len(part)] = part
+        at += len(part)
+    return joined
 
 
 def _in_float64(layer: GCFLayer) -> GCFLayer:

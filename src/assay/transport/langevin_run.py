@@ -20,8 +20,9 @@ from torch import Tensor
 
 from assay.result import Result
 from assay.transport.langevin_residual import MIN_ESS, FixedPointResidual, fixed_point_residual
-from assay.transport.mirror_domains import Ball, Box, Domain, Orthant, as_domain
+from assay.transport.mirror_domains import Ball, Box, Domain, Orthant
 from assay.transport.mirror_simplex import Simplex, Spectraplex
+from assay.transport.mirror_user_domain import as_domain
 from assay.validation import as_float_array, as_generator, check_integer, check_real
 
 __all__ = ["LangevinResult", "RunSettings", "check_temperature", "find_domain", "run_particles", "warn_about_entropy"]
@@ -173,7 +174,7 @@ def find_domain(domain: Any, barrier: str | None, shape: tuple[int, ...] | None)
     ----------
     domain : str or object
         ``"box"``, ``"orthant"``, ``"simplex"``, ``"ball"``, ``"spectraplex"``, or what
-        :func:`~assay.transport.mirror_domains.as_domain` accepts.
+        :func:`~assay.transport.mirror_user_domain.as_domain` accepts.
     barrier : str or None
         Another barrier than that of the set.
     shape : tuple of int or None

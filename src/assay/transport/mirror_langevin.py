@@ -109,7 +109,7 @@ def mirror_langevin(
         :class:`~assay.transport.Ball`, :class:`~assay.transport.Spectraplex`, :class:`~assay.transport.Polytope`; the
         name of one of the first five, for the unit box or ball in the coordinates of the particles; or an object of
         yours with the methods ``mirror``, ``inverse``, ``noise`` and ``slack``, see
-        :func:`~assay.transport.as_domain`.
+        :func:`~assay.transport.mirror_user_domain.as_domain`.
     temperature : float
         :math:`\lambda`, the weight of the entropy. Zero is deterministic mirror descent, with a warning.
     barrier : str, optional

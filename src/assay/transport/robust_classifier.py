@@ -27,7 +27,7 @@ from assay.validation import check_integer, check_real
 
 __all__ = ["RobustClassifier"]
 
-_CERTIFIED_POINTS, _CERTIFIED_DRAWS, _CERTIFIED_RUNS = 16, 1024, 8
+_CERTIFIED_POINTS, _CERTIFIED_DRAWS, _CERTIFIED_RUNS = 8, 512, 8
 
 
 class RobustClassifier(ClassifierMixin, BaseEstimator):
@@ -80,7 +80,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
     n_iter_ : int
         Passes over the data.
     certificates_ : tuple of Certificate
-        From :func:`~assay.transport.certify_robustness` for the trained model, on up to 16 of the training samples;
+        From :func:`~assay.transport.certify_robustness` for the trained model, on up to 8 of the training samples;
         empty without entropy. They say whether ``steps`` are enough for the particles to be the worst case. With ten
         steps, the default, they are on the way there, and the certificates of the gap say so by failing.
     n_features_in_ : int

@@ -267,7 +267,7 @@ def transport_map(
     >>> from assay.transport import transport_map
     >>> X = np.random.default_rng(0).normal(size=(50, 2))
     >>> result = transport_map(X, X + [3.0, 0.0], lambda x, y: (x - y).abs().pow(1.5).sum(-1), rng=0)
-    >>> result.certified, bool(result.dual <= 3.0**1.5 <= result.primal + 1e-12)
+    >>> result.certified, bool(result.dual - 1e-9 <= 3.0**1.5 <= result.primal + 1e-9)
     (True, True)
     >>> result.map([[0.0, 0.0]]).shape
     (1, 2)

@@ -95,8 +95,8 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> X, Y = rng.normal(size=(2000, 2)), rng.normal(size=(2000, 2)) * [2.0, 0.5]
     >>> transport = SeparableTransport().fit(X, Y)
-    >>> transport.transform([[1.0, 1.0]]).round(1)
-    array([[2. , 0.5]])
+    >>> bool(abs(transport.transform([[1.0, 1.0]]) - [2.0, 0.5]).max() < 0.2)
+    True
     >>> all(promise.holds for promise in transport.certificates_)
     True
     """

@@ -453,9 +453,8 @@ def measure_speed(measurement: Measurement, problem: Problem) -> None:
             "kernel": lambda: grow(TableLeaves(table, p), 0.0, 200),
             "loops": lambda: grow(LoopLeaves(table, p), 0.0, 200),
         },
-        repeats=3,
-        warmup=0,
-        budget=2.0,
+        repeats=5,
+        budget=3.0,
     )
     ratio = timings.ratio("loops", "kernel")
     measurement.add("loop_time_ratio", ratio.median)

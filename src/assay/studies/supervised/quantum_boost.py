@@ -25,7 +25,7 @@ LAZY, SIMULATED, EVERY, NEVER = ("lazy", "lazy, simulated quantum", "every round
 ADABOOST, GRADIENT, HISTOGRAM = ("AdaBoostClassifier", "GradientBoostingClassifier", "HistGradientBoostingClassifier")
 PERIODS = {LAZY: 10, SIMULATED: 10, "period 5": 5, "period 20": 20, EVERY: 1, NEVER: math.inf}
 NOISE = (0.0, 0.1, 0.2)
-QUICK_SPLITS = {GRADIENT: 2, HISTOGRAM: 1}
+QUICK_SPLITS = {GRADIENT: 1, HISTOGRAM: 1}
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class QuantumBoostStudy(Study):
             "as many of the same stumps; for the times, with sklearn's stumps",
             library="scikit-learn",
         ),
-        Contender(GRADIENT, "incumbent", "defaults (quick: two splits)", library="scikit-learn"),
+        Contender(GRADIENT, "incumbent", "defaults (quick: one split)", library="scikit-learn"),
         Contender(HISTOGRAM, "incumbent", "defaults (quick: one split, one rate)", library="scikit-learn"),
     )
     claims = (

@@ -235,7 +235,7 @@ def measure_costs(measurement: Measurement, n: int, repeats: int) -> None:
         ratio = timings.ratio("mirror", "projected")
         measurement.add("step_over_projected", ratio.median, case=name)
         measurement.add("step_over_projected_upper", ratio.upper, case=name)
-    domain, sizes = Simplex(50), (n // 4, n // 2, n, 2 * n)
+    domain, sizes = Simplex(50), (n // 2, n, 2 * n, 4 * n)
     timings = interleave(
         {str(size): run(mirror_langevin, domain, domain.start(size, 0)) for size in sizes}, repeats=repeats, clock="cpu"
     )

@@ -1,9 +1,11 @@
-r"""Joint maximum likelihood, and the other estimators that Rasch models are fitted with today.
+r"""Joint maximum likelihood: the estimator of Rasch models without priors.
 
-All estimate difficulties from the same sufficient totals and differ in what they do with the abilities. *Conditional*
-likelihood removes them, *marginal* likelihood integrates them over a normal distribution. *Joint* likelihood maximises
+All classical estimators start from the same sufficient totals and differ in what they do with the abilities.
+*Conditional* likelihood (:mod:`~assay.supervised.rasch_conditional`) removes them, *marginal* likelihood
+(:mod:`~assay.supervised.rasch_marginal`) integrates them over a normal distribution, the *spectral* method
+(:mod:`~assay.supervised.rasch_spectral`) looks at pairs of items, in which they cancel. *Joint* likelihood maximises
 over them, which is biased for short tests and has no maximum when a user or an item has only right or only wrong
-answers. The *spectral* method looks at pairs of items, in which abilities cancel.
+answers.
 """
 
 import math
@@ -14,14 +16,11 @@ from jaxtyping import Float
 
 from assay.supervised.rasch_calibration import ItemCalibration, require_comparable_items
 from assay.supervised.rasch_certificate import certificates_at, posterior_at
-from assay.supervised.rasch_conditional import rasch_cml
 from assay.supervised.rasch_em import RaschProblem, maximize_posterior
-from assay.supervised.rasch_marginal import rasch_mml
 from assay.supervised.rasch_responses import Responses, check_responses
-from assay.supervised.rasch_spectral import spectral_rasch
 from assay.validation import check_integer, check_real, warn_not_converged
 
-__all__ = ["ItemCalibration", "rasch_cml", "rasch_jml", "rasch_mml", "spectral_rasch"]
+__all__ = ["rasch_jml"]
 
 
 def rasch_jml(X: Any, *, mask: Any = None, tol: float = 1e-8, max_iter: int = 5000) -> ItemCalibration:
