@@ -9,6 +9,9 @@ JOBS   ?= 2
 
 REQUIREMENTS := pyproject.toml constraints.txt
 
+# Peers that would bring a torchvision for another torch; the studies load only what does not need it.
+WITHOUT_DEPENDENCIES := dro torchattacks
+
 .PHONY: help run test docs clean lint
 
 help:
@@ -48,6 +51,8 @@ $(VENV)/.ready-%: $(REQUIREMENTS) | $(VENV)/bin/python
 	@echo "== installing assay[$(EXTRAS)] into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt -e ".[$(EXTRAS)]" \
 		> $(VENV)/install.log 2>&1 || { tail -n 30 $(VENV)/install.log; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps -c constraints.txt $(WITHOUT_DEPENDENCIES) \
+		>> $(VENV)/install.log 2>&1 || { tail -n 30 $(VENV)/install.log; exit 1; }
 	@touch $@
 
 $(VENV)/bin/python:

@@ -18,6 +18,7 @@ from assay.transport.gw_bounds import coupling_violation, frank_wolfe_gap, gw_va
 from assay.transport.langevin_baselines import penalized_langevin, projected_langevin
 from assay.transport.langevin_residual import FixedPointResidual, fixed_point_residual
 from assay.transport.langevin_run import LangevinResult
+from assay.transport.mechanism_certificates import incentive_violation, mechanism_certificates, participation_violation
 from assay.transport.mirror_domains import Ball, Box, Domain, Orthant
 from assay.transport.mirror_flow import FlowResult, mirror_flow_1d
 from assay.transport.mirror_langevin import mirror_langevin
@@ -25,6 +26,7 @@ from assay.transport.mirror_langevin_certificate import certify_langevin, certif
 from assay.transport.mirror_optimizer import MirrorLangevin
 from assay.transport.mirror_polytope import Polytope
 from assay.transport.mirror_simplex import Simplex, Spectraplex
+from assay.transport.mirror_user_domain import as_domain
 from assay.transport.mixture_families import (
     ExponentialFamily,
     GaussianFamily,
@@ -91,6 +93,7 @@ __all__ = [
     "WorstCaseValue",
     "alpha_divergence",
     "armijo_rate",
+    "as_domain",
     "bundle_grid",
     "certify_langevin",
     "certify_robustness",
@@ -106,10 +109,13 @@ __all__ = [
     "gan_value",
     "geometric_temperature",
     "gw_value",
+    "incentive_violation",
     "lobcd_gw",
+    "mechanism_certificates",
     "mirror_flow_1d",
     "mirror_langevin",
     "optimal_auction",
+    "participation_violation",
     "penalized_langevin",
     "projected_langevin",
     "raw_moments",

@@ -438,7 +438,7 @@ def time_loss(measurement: Measurement) -> None:
         margins = 0.1 * ((chosen - reference_chosen) - (rejected - reference_rejected))
         (-F.logsigmoid(margins)).mean().backward()
 
-    ratio = interleave({"ours": ours, "by hand": by_hand}, repeats=15, budget=3.0).ratio("ours", "by hand")
+    ratio = interleave({"ours": ours, "by hand": by_hand}, repeats=9, budget=1.0).ratio("ours", "by hand")
     measurement.add("loss_time_ratio", ratio.median)
     measurement.add("loss_time_ratio_lower", ratio.lower)
     measurement.add("loss_time_ratio_upper", ratio.upper)
@@ -465,5 +465,5 @@ def time_certificate(measurement: Measurement, psi: Any) -> None:
     """Median seconds of a certificate."""
     from assay.supervised import certify_preference_loss
 
-    timings = interleave({"certificate": lambda: certify_preference_loss(psi, "thurstone")}, repeats=5, budget=2.0)
+    timings = interleave({"certificate": lambda: certify_preference_loss(psi, "thurstone")}, repeats=5, budget=0.5)
     measurement.add("certificate_seconds", timings.median("certificate"))
