@@ -46,9 +46,7 @@ _Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads per cel
 _Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds after which a cell is given up.")]
 _Store = Annotated[Path, typer.Option("--out", help="Directory of the results.")]
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Compute everything again.")]
-_FailOnClaims = Annotated[
-    bool, typer.Option(help="Exit with 1 when a claim does not hold; a failed cell always does.")
-]
+_FailOnClaims = Annotated[bool, typer.Option(help="Exit with 1 when a claim does not hold; a failed cell always does.")]
 
 
 @reporting_errors

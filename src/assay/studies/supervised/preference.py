@@ -382,7 +382,7 @@ def measure_disentanglement(measurement: Measurement, psi: Any, problem: Problem
     data = problem.digits
     rate = max(data.train_pairs)
     models = [
-        ranker(psi, problem.seed, choice=choice, max_iter=100).fit(data.train, data.train_pairs[rate])
+        ranker(psi, problem.seed, choice=choice, max_iter=30).fit(data.train, data.train_pairs[rate])
         for choice in ("btl", "thurstone")
     ]
     difference = max(
