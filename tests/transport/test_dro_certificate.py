@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from assay.transport import FlowSampler, certify_robustness, worst_case_value
-from assay.transport.dro_certificate import _smoothness
+from assay.transport.dro_measurements import largest_curvature
 from assay.transport.flow_problem import WorstCaseProblem
 
 PER_SAMPLE = torch.nn.CrossEntropyLoss(reduction="none")
@@ -118,7 +118,7 @@ def test_smoothness_is_the_largest_curvature():
         (lambda a, b: a @ scales, 0.0),
         (lambda a, b: torch.relu(a @ scales), 0.0),
     ]:
-        found = _smoothness(WorstCaseProblem(loss, x, None, 1.0, 0.1), x[:, None], seeded())
+        found = largest_curvature(WorstCaseProblem(loss, x, None, 1.0, 0.1), x[:, None], seeded())
         assert found == pytest.approx(expected, abs=1e-3)
 
 

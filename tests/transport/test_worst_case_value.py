@@ -1,7 +1,6 @@
 """The dual value: closed forms, quadrature by an independent library, the three estimates against each other."""
 
 import math
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -9,9 +8,9 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from assay.transport import worst_case_value
+from assay.transport import gibbs_reference, worst_case_value
 from assay.transport.flow_problem import WorstCaseProblem
-from assay.transport.worst_case_value import _longest_stage, _systematic, gibbs_draws
+from assay.transport.gibbs_reference import _longest_stage, _systematic, gibbs_draws
 
 
 def seeded(seed=0):
@@ -211,7 +210,7 @@ def test_pieces():
 def test_blocks_do_not_change_the_answer(monkeypatch):
     x = torch.randn(7, 1, generator=seeded(), dtype=torch.float64)
     whole = worst_case_value(logistic, x, tau=0.5, epsilon=0.2, method="quadrature")
-    monkeypatch.setattr(sys.modules["assay.transport.worst_case_value"], "_BLOCK", 9000)
+    monkeypatch.setattr(gibbs_reference, "_BLOCK", 9000)
     parts = worst_case_value(logistic, x, tau=0.5, epsilon=0.2, method="quadrature")
     np.testing.assert_allclose(whole.values, parts.values, rtol=1e-12)
     problem = WorstCaseProblem(logistic, x, None, 0.5, 0.2)

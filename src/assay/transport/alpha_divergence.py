@@ -231,7 +231,7 @@ class AlphaDivergence(BaseEstimator):
 
     References
     ----------
-    H. Wang, Y. Zhang, Y. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
+    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
     ICML 2026.
 
     Examples
@@ -731,7 +731,7 @@ def alpha_divergence(P: ArrayLike, Q: ArrayLike, alpha: float = 0.5, **options: 
 
     References
     ----------
-    H. Wang, Y. Zhang, Y. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
+    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
     ICML 2026.
 
     Examples

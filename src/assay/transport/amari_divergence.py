@@ -71,7 +71,7 @@ class AmariDivergence:
 
     References
     ----------
-    H. Wang, Y. Zhang, Y. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
+    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
     ICML 2026.
 
     Examples

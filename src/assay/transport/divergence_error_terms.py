@@ -117,7 +117,7 @@ def divergence_error_terms(
 
     References
     ----------
-    H. Wang, Y. Zhang, Y. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
+    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
     ICML 2026.
 
     Examples

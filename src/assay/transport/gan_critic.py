@@ -77,7 +77,7 @@ class RFFCritic(nn.Module):
 
     References
     ----------
-    H. Wang, Y. Zhang, Y. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
+    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
     ICML 2026.
 
     Examples

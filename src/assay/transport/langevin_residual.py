@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from assay.transport.mirror_domains import Domain
+from assay.transport.convex_domain import Domain
 from assay.validation import as_float_array, as_generator
 
 __all__ = ["FixedPointResidual", "fixed_point_residual", "linear_rate"]

@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from assay.result import Result
+from assay.transport.convex_domain import Domain
 from assay.transport.langevin_residual import MIN_ESS, FixedPointResidual, fixed_point_residual
-from assay.transport.mirror_domains import Ball, Box, Domain, Orthant
+from assay.transport.mirror_domains import Ball, Box, Orthant
 from assay.transport.mirror_simplex import Simplex, Spectraplex
 from assay.transport.mirror_user_domain import as_domain
 from assay.validation import as_float_array, as_generator, check_integer, check_real

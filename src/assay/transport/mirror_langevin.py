@@ -24,9 +24,9 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from assay.transport.convex_domain import Domain
 from assay.transport.langevin_residual import FixedPointResidual
 from assay.transport.langevin_run import LangevinResult, Particles, RunSettings, run_particles, warn_about_entropy
-from assay.transport.mirror_domains import Domain
 from assay.transport.mirror_langevin_certificate import certificates_of
 from assay.validation import check_integer
 

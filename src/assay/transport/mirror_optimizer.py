@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from assay.certificate import Certificate
+from assay.transport.convex_domain import Domain
 from assay.transport.langevin_run import check_temperature, find_domain, warn_about_entropy
-from assay.transport.mirror_domains import Domain
 from assay.transport.mirror_langevin import mirror_step
 from assay.transport.mirror_langevin_certificate import inside_certificate
 from assay.validation import check_integer, check_real

@@ -17,7 +17,7 @@ from scipy.optimize import linprog, nnls
 from scipy.stats import truncnorm
 from torch import Tensor
 
-from assay.transport.mirror_domains import Domain
+from assay.transport.convex_domain import Domain
 from assay.validation import as_float_array
 
 __all__ = ["Polytope"]

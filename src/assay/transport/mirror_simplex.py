@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.transport.mirror_domains import ENTROPY_CLIP, Domain
+from assay.transport.convex_domain import Domain
+from assay.transport.mirror_domains import ENTROPY_CLIP
 from assay.validation import check_integer, check_real
 
 __all__ = ["Simplex", "Spectraplex"]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.transport.mirror_domains import Domain
+from assay.transport.convex_domain import Domain
 from assay.validation import as_float_array
 
 __all__ = ["UserDomain", "as_domain"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,9 +32,8 @@ class Comparison:
 def digit_pairs(rates: tuple[float, ...], rng: np.random.Generator) -> Comparison:
     """Handwritten digits, the larger one preferred by a logistic model; clear pairs are flipped at twice the rate."""
     from scipy.special import expit
-    from sklearn.datasets import load_digits
 
-    images, digits = load_digits(return_X_y=True)
+    images, digits = _digits()
     order = rng.permutation(len(digits))
     images, utility = images[order] / 16.0, (digits[order] - 4.5) / 3.0
     half = len(digits) // 2
@@ -51,6 +51,14 @@ def digit_pairs(rates: tuple[float, ...], rng: np.random.Generator) -> Compariso
     test_lead = test_utility[test_pairs[:, 0]] - test_utility[test_pairs[:, 1]]
     flipped = rng.random(len(test_pairs)) >= expit(2.0 * test_lead)
     return Comparison(images[:half], images[half:], train_pairs, test_pairs, flipped)
+
+
+@lru_cache(maxsize=1)
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """The images, read once per process: every cell wants them."""
+    from sklearn.datasets import load_digits
+
+    return load_digits(return_X_y=True)
 
 
 def diabetes_pairs(rng: np.random.Generator) -> Comparison:

@@ -45,7 +45,7 @@ class Problem:
     """Pairs, and the parameters of the size."""
 
     digits: Comparison
-    diabetes: Comparison
+    diabetes: Comparison | None
     parameters: dict[str, Any]
     seed: int
 
@@ -269,7 +269,9 @@ class PreferenceStudy(Study):
     def problem(self, size: str, rng: np.random.Generator) -> Problem:
         """Pairs of digits and of patients."""
         parameters = dict(self.sizes[size])
-        return Problem(digit_pairs(parameters["rates"], rng), diabetes_pairs(rng), parameters, int(rng.integers(2**31)))
+        digits = digit_pairs(parameters["rates"], rng)
+        patients = diabetes_pairs(rng) if parameters["diabetes"] else None
+        return Problem(digits, patients, parameters, int(rng.integers(2**31)))
 
     def measure(self, contender: str, problem: Problem, rng: np.random.Generator) -> Measurement:
         """Run the parts of the study that the contender takes part in."""

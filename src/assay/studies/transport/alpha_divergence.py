@@ -437,9 +437,9 @@ def _measure_case(
 ) -> None:
     """Estimate one divergence from every pair of samples."""
     samples = case.samples
-    if contender not in (OURS, LOGISTIC, NEIGHBOURS):
-        if parameters["dear_cases"] is not None and case.name not in parameters["dear_cases"]:
-            return
+    everywhere = contender in (OURS, LOGISTIC, NEIGHBOURS) or parameters["dear_cases"] is None
+    if not everywhere and case.name not in parameters["dear_cases"]:
+        return
     if contender in (MLP, FGAN):
         samples = samples[: parameters["neural_repeats"]]
     train, held_out, lower, seconds = [], [], [], []
