@@ -23,7 +23,7 @@ from assay.supervised import (
 from assay.supervised import preference_certificate as module
 from assay.supervised.choice_models import Cauchit, RaoKupper, Thurstone, resolve_choice
 from assay.supervised.preference_psi import resolve_psi, shifted, smoothed
-from assay.supervised.proper_loss import ProperLoss
+from assay.supervised.proper_losses import ProperLoss
 
 CHOICES = ("btl", "thurstone", "cauchit", "abstain(0.5)")
 

@@ -102,7 +102,7 @@ def test_shifts_of_the_input_do_not_matter():
 def test_corrupted_policy_is_noticed():
     from assay.supervised.policy_links import LogLink
     from assay.supervised.preference_psi import resolve_psi
-    from assay.supervised.tabular_policy import _certificates, _check_preferences, _Population
+    from assay.supervised.tabular_policies import _certificates, _check_preferences, _Population
 
     result = tabular_policy(PREFERENCES, REFERENCE, "savage", 0.5)
     population = _Population(_check_preferences(PREFERENCES, 5), resolve_psi("savage"), None)

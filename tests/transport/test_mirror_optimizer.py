@@ -130,6 +130,27 @@ class TestTheContract:
         assert resumed.steps_done == 10
         assert [g["elapsed"] for g in resumed.param_groups] == pytest.approx([1.0, 3.0])
 
+    def test_settings_of_numpy_can_be_saved(self):
+        x = torch.full((3, 2), 0.1, requires_grad=True)
+        optimizer = MirrorLangevin(
+            [x], np.float32(0.25), domain=Ball(2), temperature=np.float64(0.1), inner=np.int64(2)
+        )
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        group = torch.load(file, weights_only=True)["param_groups"][0]
+        assert (group["lr"], group["temperature"], group["inner"]) == (0.25, 0.1, 2)
+
+    def test_a_long_run_keeps_nothing(self):
+        parameters, optimizer = make()
+        train(parameters, optimizer, 1)
+        before = len(pickle.dumps(optimizer.state_dict()))
+        for _ in range(1000):
+            optimizer.step()
+        assert len(pickle.dumps(optimizer.state_dict())) <= before + 16
+        assert not optimizer.state
+        assert optimizer.certificates()[0].holds
+
     def test_a_checkpoint_of_another_set_is_refused(self):
         x = torch.full((3, 2), 0.1, requires_grad=True)
         ball = MirrorLangevin([x], domain=Ball(2), temperature=0.1)
@@ -276,7 +297,32 @@ class TestWhatGoesWrong:
         with pytest.raises(ValueError, match=message):
             MirrorLangevin(**{**arguments, **change})
 
+    @pytest.mark.parametrize("name", ["lr", "temperature"])
+    @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+    def test_a_schedule_that_goes_wrong_is_reported_and_nothing_moves(self, name, value):
+        parameters, optimizer = make()
+        train(parameters, optimizer, 1)
+        kept, state = [p.detach().clone() for p in parameters], optimizer.generator.get_state()
+        optimizer.param_groups[1][name] = value
+        with pytest.raises(ValueError, match=name):
+            optimizer.step()
+        assert equal(parameters, kept)
+        assert torch.equal(optimizer.generator.get_state(), state)
+
+    def test_bad_checkpoints(self):
+        _, optimizer = make()
+        content = optimizer.state_dict()
+        with pytest.raises(ValueError, match="must have the key 'param_groups'"):
+            optimizer.load_state_dict({"generator": content["generator"]})
+        with pytest.raises(TypeError, match="generator of state_dict must be a tensor"):
+            optimizer.load_state_dict({**content, "generator": "seed"})
+        with pytest.raises(TypeError, match="state_dict must be a dict"):
+            optimizer.load_state_dict(None)
+
     def test_bad_types(self):
+        for options in ({"foreach": 1}, {"scale_grad": 1}, {"maximize": None}, {"inner": True}, {"lr": "fast"}):
+            with pytest.raises(TypeError, match=next(iter(options))):
+                MirrorLangevin([torch.zeros(3, 2)], domain=Ball(2), temperature=0.1, **options)
         for parameter in (torch.zeros(3, 2).half(), torch.zeros(3, 2, dtype=torch.complex64)):
             with pytest.raises(TypeError, match="dtype float32 or float64"):
                 MirrorLangevin([parameter], domain=Ball(2), temperature=0.1)

@@ -36,7 +36,7 @@ from assay.supervised.preference_files import read_preference_pairs
 from assay.supervised.preference_psi import FunctionLoss, MarginLoss
 from assay.supervised.preference_ranker import PreferenceRanker
 from assay.supervised.preference_trainer import PreferenceTrainer
-from assay.supervised.proper_loss import ProperLoss, proper_loss
+from assay.supervised.proper_losses import ProperLoss, proper_loss
 from assay.supervised.quantum_boost import QuantumBoostClassifier
 from assay.supervised.rasch import RaschResult, fit_rasch
 from assay.supervised.rasch_ability import rasch_abilities
@@ -49,11 +49,11 @@ from assay.supervised.rasch_fit import RaschFitStatistics, rasch_fit_statistics
 from assay.supervised.rasch_joint import rasch_jml
 from assay.supervised.rasch_marginal import rasch_mml
 from assay.supervised.rasch_spectral import spectral_rasch
-from assay.supervised.sequence_log_probs import sequence_log_probs
+from assay.supervised.response_log_probs import sequence_log_probs
 from assay.supervised.sequence_tagger import SequenceTagger
 from assay.supervised.structured_consistency import structured_certificates, structured_consistency_certificate
 from assay.supervised.structured_linear_core import StructuredLinearCore
-from assay.supervised.tabular_policy import tabular_policy
+from assay.supervised.tabular_policies import tabular_policy
 
 __all__ = [
     "BradleyTerry",

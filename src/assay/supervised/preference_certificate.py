@@ -24,7 +24,7 @@ from assay.certificate import Assumption, Certificate
 from assay.result import Result
 from assay.supervised.choice_models import LEAST_RISE, ChoiceModel, ImpliedChoiceModel, resolve_choice
 from assay.supervised.preference_psi import MarginLoss, resolve_psi
-from assay.supervised.proper_loss import ProperLoss
+from assay.supervised.proper_losses import ProperLoss
 from assay.validation import as_float_array, check_integer, check_real
 
 __all__ = ["PreferenceFit", "PreferenceLossCertificate", "certify_preference_fit", "certify_preference_loss"]

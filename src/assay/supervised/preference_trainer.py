@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from assay.certificate import Certificate
 from assay.supervised.preference import PreferenceLoss, PreferenceOutput
 from assay.supervised.preference_certificate import PreferenceFit, certify_preference_fit
-from assay.supervised.sequence_log_probs import SequenceLogProbs, sequence_log_probs
+from assay.supervised.response_log_probs import SequenceLogProbs, sequence_log_probs
 from assay.validation import check_integer, check_real
 
 __all__ = ["PreferenceBatch", "PreferenceTrainer", "preference_batch"]

@@ -168,7 +168,8 @@ def fit_rasch(
 
     References
     ----------
-    Agarwal, Shejole, Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR 306:869-899, 2026.
+    T. Agarwal, K. Shejole, A. Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR
+    306:869-899, 2026.
     N. G. Polson, J. G. Scott, J. Windle. Bayesian inference for logistic models using Polya-Gamma latent variables.
     Journal of the American Statistical Association 108, 2013.
 

@@ -83,7 +83,8 @@ class RaschPGEM(TransformerMixin, BaseEstimator):
 
     References
     ----------
-    Agarwal, Shejole, Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR 306:869-899, 2026.
+    T. Agarwal, K. Shejole, A. Agarwal. An Efficient Joint Learning Approach for Item Response Theory. PMLR
+    306:869-899, 2026.
 
     Examples
     --------

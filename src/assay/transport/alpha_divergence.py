@@ -231,8 +231,8 @@ class AlphaDivergence(BaseEstimator):
 
     References
     ----------
-    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
-    ICML 2026.
+    J. Wang, F. Zhang, L. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier
+    Features. ICML 2026.
 
     Examples
     --------
@@ -731,8 +731,8 @@ def alpha_divergence(P: ArrayLike, Q: ArrayLike, alpha: float = 0.5, **options: 
 
     References
     ----------
-    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
-    ICML 2026.
+    J. Wang, F. Zhang, L. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier
+    Features. ICML 2026.
 
     Examples
     --------

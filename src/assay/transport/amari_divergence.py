@@ -71,8 +71,8 @@ class AmariDivergence:
 
     References
     ----------
-    Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features.
-    ICML 2026.
+    J. Wang, F. Zhang, L. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier
+    Features. ICML 2026.
 
     Examples
     --------

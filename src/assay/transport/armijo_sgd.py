@@ -85,8 +85,8 @@ class ArmijoSGD(Optimizer):
 
     References
     ----------
-    .. [1] Wang, Zhang, Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier
-       Features. ICML 2026.
+    .. [1] J. Wang, F. Zhang, L. Wang. Scalable and Stable Estimation of Amari alpha-Divergence using Random
+       Fourier Features. ICML 2026.
     .. [2] S. Vaswani, A. Mishkin, I. Laradji, M. Schmidt, G. Gidel, S. Lacoste-Julien. Painless Stochastic Gradient:
        Interpolation, Line-Search, and Convergence Rates. NeurIPS 2019, arXiv:1905.09997.
 

@@ -151,13 +151,15 @@ class MirrorLangevin(Optimizer):
     def _entered(self, group: dict[str, Any]) -> Domain:
         """Check a new group; its set is kept apart, and described in it."""
         lr = group["lr"]
-        check_real(lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, "lr", above=0.0)
+        rate = check_real(lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, "lr", above=0.0)
+        # Numbers of numpy would keep a checkpoint from being loaded with weights_only=True.
+        group["lr"] = lr if isinstance(lr, Tensor) else rate
         group["temperature"] = check_temperature(group["temperature"])
-        check_integer(group["inner"], "inner", minimum=1)
+        group["inner"] = check_integer(group["inner"], "inner", minimum=1)
         for name in ("scale_grad", "maximize"):
             if not isinstance(group[name], bool):
                 raise TypeError(f"{name} must be True or False, got {group[name]!r}")
-        if group["foreach"] not in (None, True, False):
+        if group["foreach"] is not None and not isinstance(group["foreach"], bool):
             raise TypeError(f"foreach must be None, True or False, got {group['foreach']!r}")
         first = group["params"][0]
         domain = find_domain(group["domain"], group["barrier"], tuple(first.shape))
@@ -200,6 +202,8 @@ class MirrorLangevin(Optimizer):
         ------
         RuntimeError
             If a gradient is not finite or a particle is not in its set; nothing has changed then.
+        TypeError, ValueError
+            If a schedule has written a step size or a temperature that is not a number of at least 0.
         """
         loss = None
         if closure is not None:
@@ -237,7 +241,9 @@ class MirrorLangevin(Optimizer):
 
     def _moved(self, group: dict[str, Any], domain: Domain) -> list[tuple[Tensor, Tensor]]:
         """The parameters of a group, and where a step takes them."""
-        parameters, lr = _with_gradient(group), float(group["lr"])
+        # Schedules write to the group.
+        parameters, lr = _with_gradient(group), check_real(float(group["lr"]), "lr", minimum=0.0)
+        check_real(group["temperature"], "temperature", minimum=0.0)
         if lr == 0.0:
             return []
         batches: list[list[Tensor]] = [[parameter] for parameter in parameters]
@@ -312,9 +318,14 @@ class MirrorLangevin(Optimizer):
         ValueError
             If the sets or the device of the generator differ; nothing has changed then.
         """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
         content = dict(state_dict)
-        if "generator" not in content:
-            raise ValueError(f"state_dict must have the key 'generator', got {sorted(map(str, content))}")
+        for key in ("generator", "param_groups"):
+            if key not in content:
+                raise ValueError(f"state_dict must have the key {key!r}, got {sorted(map(str, content))}")
+        if not isinstance(content["generator"], Tensor):
+            raise TypeError(f"generator of state_dict must be a tensor, got {type(content['generator']).__name__}")
         theirs = [group.get("domain") for group in content["param_groups"]]
         ours = [repr(domain) for domain in self._domains]
         if theirs != ours:

@@ -57,7 +57,7 @@ class RaschStudy(Study):
     method = "assay.supervised.fit_rasch"
     paper = Paper(
         title="An Efficient Joint Learning Approach for Item Response Theory",
-        authors="Agarwal, Shejole, Agarwal",
+        authors="Tanish Agarwal, Kaustubh Shejole, Arpit Agarwal",
         venue="PMLR 306:869-899, 2026",
         code="https://github.com/agarwaltanish10/pgem-rasch-model",
     )

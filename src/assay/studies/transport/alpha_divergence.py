@@ -72,7 +72,7 @@ class AlphaDivergenceStudy(Study):
     method = "assay.transport.AlphaDivergence"
     paper = Paper(
         title="Scalable and Stable Estimation of Amari alpha-Divergence using Random Fourier Features",
-        authors="Wang, Zhang, Wang",
+        authors="Jiaolong Wang, Fode Zhang, Lingrui Wang",
     )
     data = (
         "Normal laws in 1, 2, 5 and 10 dimensions, whose divergence is known; breast cancer of scikit-learn "

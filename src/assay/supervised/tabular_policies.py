@@ -328,7 +328,7 @@ def resolve_reference(reference: ArrayLike) -> Float[np.ndarray, " responses"]:
 
     Examples
     --------
-    >>> from assay.supervised.tabular_policy import resolve_reference
+    >>> from assay.supervised.tabular_policies import resolve_reference
     >>> resolve_reference([0.5, 0.5])
     array([0.5, 0.5])
     """
