@@ -1,8 +1,11 @@
 """Sums over the cells of a table that the iteration for a Rasch model needs, in chunks that stay in the cache."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
+from jaxtyping import Float, Int8
+from numba import njit
 from scipy import sparse
 
 from assay.supervised.rasch_responses import row_slices
@@ -14,6 +17,8 @@ _GRAM_ROWS = 512
 # Curvatures of this many cells are kept between the two passes of an iteration instead of being computed again.
 _STORED_CELLS = 1 << 22
 _SMALL = 1e-4
+_LARGE = 1e300
+_EVERYTHING = np.empty((0, 0), dtype=np.int8)
 
 
 def cell_terms(margins: np.ndarray, information: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,6 +76,7 @@ class DenseCells:
         """Per block of rows: log-normalisers, row sums of tanh, curvatures of the cells, column sums of tanh."""
         n_rows, n_columns = self.shape
         scratch = None
+        codes = _EVERYTHING if self.codes is None else self.codes
         for block in row_slices(n_rows, n_columns, max(_GRAM_ROWS * n_columns, _CHUNK_CELLS)):
             length = block.stop - block.start
             if self._kept is not None and not information:
@@ -79,17 +85,9 @@ class DenseCells:
                 scratch = np.empty((length, n_columns)) if scratch is None else scratch
                 cells = scratch[:length]
             normalizers, row_tanh, column_tanh = np.empty(length), np.empty(length), np.zeros(n_columns)
-            for chunk in row_slices(length, n_columns, _CHUNK_CELLS):
-                rows = slice(block.start + chunk.start, block.start + chunk.stop)
-                margins = a[rows, None] - b
-                decay, half_tanh, cells[chunk] = cell_terms(margins, information)
-                if self.codes is not None:
-                    observed = self.codes[rows] >= 0
-                    for term in (decay, half_tanh, cells[chunk], margins):
-                        term *= observed
-                row_tanh[chunk] = half_tanh.sum(axis=1)
-                column_tanh += weights[rows] @ half_tanh
-                normalizers[chunk] = _log_normalizers(margins, decay)
+            _dense_sums(
+                a[block], b, codes[block], weights[block], information, cells, normalizers, row_tanh, column_tanh
+            )
             yield block, normalizers, row_tanh, cells, column_tanh
 
     def times(self, a: np.ndarray, b: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -151,11 +149,47 @@ class SparseCells:
             yield rows, information[rows].toarray()
 
 
-def _log_normalizers(margins: np.ndarray, decay: np.ndarray) -> np.ndarray:
-    """Sum of ``log(1 + exp(margin))`` over every row; overwrites its arguments."""
-    total = np.maximum(margins, 0.0, out=margins).sum(axis=1)
-    decay += 1.0
-    # The logarithm of a product of 512 factors of at most 2, which cannot overflow, in place of 512 logarithms.
-    for start in range(0, decay.shape[1], 512):
-        total += np.log(decay[:, start : start + 512].prod(axis=1))
-    return total
+@njit(cache=True)
+def _dense_sums(
+    a: Float[np.ndarray, " rows"],
+    b: Float[np.ndarray, " columns"],
+    codes: Int8[np.ndarray, "some_rows some_columns"],
+    weights: Float[np.ndarray, " rows"],
+    information: bool,
+    cells: Float[np.ndarray, "rows columns"],
+    normalizers: Float[np.ndarray, " rows"],
+    row_tanh: Float[np.ndarray, " rows"],
+    column_tanh: Float[np.ndarray, " columns"],
+) -> None:
+    """What :func:`cell_terms` gives, with its sums, in one pass; the last four arguments are written to."""
+    complete = codes.size == 0
+    for i in range(len(a)):
+        total, tanh, product = 0.0, 0.0, 1.0
+        for j in range(len(b)):
+            if not complete and codes[i, j] < 0:
+                cells[i, j] = 0.0
+                continue
+            margin = a[i] - b[j]
+            size = abs(margin)
+            decay = math.exp(-size)
+            both = 1.0 + decay
+            half_tanh = (1.0 - decay) / both
+            if information:
+                cells[i, j] = decay / (both * both)
+            elif size < _SMALL:
+                cells[i, j] = 0.25 - size * size / 48.0
+            else:
+                cells[i, j] = 0.5 * half_tanh / size
+            if margin < 0.0:
+                half_tanh = -half_tanh
+            else:
+                total += margin
+            tanh += half_tanh
+            column_tanh[j] += weights[i] * half_tanh
+            # The logarithm of a product of factors of at most 2 in place of a logarithm per cell.
+            product *= both
+            if product > _LARGE:
+                total += math.log(product)
+                product = 1.0
+        row_tanh[i] = tanh
+        normalizers[i] = total + math.log(product)
