@@ -10,8 +10,14 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from assay.supervised import PreferenceLoss, PreferenceTrainer, read_preference_pairs, sequence_log_probs
-from assay.supervised.preference_trainer import PreferenceBatch, preference_batch
+from assay.supervised import (
+    PreferenceBatch,
+    PreferenceLoss,
+    PreferenceTrainer,
+    preference_batch,
+    read_preference_pairs,
+    sequence_log_probs,
+)
 
 VOCABULARY = 12
 

@@ -63,18 +63,29 @@ def test_blocks_add_up_to_the_plain_formulas(alpha, ridge):
     gradient = A.T @ p[1] / len(A) + B.T @ q[1] / len(B) - ridge * theta
     curvature = -(A.T * p[2]) @ A / len(A) - (B.T * q[2]) @ B / len(B) + ridge * np.eye(len(theta))
     np.testing.assert_allclose(problem.gradient(theta), gradient, atol=1e-12)
-    for ours, plain in zip(problem.gradient_and_curvature(theta, (g, h)), (gradient, curvature), strict=True):
-        np.testing.assert_allclose(ours, plain, atol=1e-12)
+    value, *ours = problem.expand(theta)
+    assert value == pytest.approx(problem.value(theta, (g, h)), rel=1e-12)
+    for one, plain in zip(ours, (gradient, curvature), strict=True):
+        np.testing.assert_allclose(one, plain, atol=1e-12)
+    value, one, none = problem.expand(theta, stride=0)
+    assert value == pytest.approx(problem.value(theta, (g, h)), rel=1e-12)
+    np.testing.assert_allclose(one, gradient, atol=1e-12)
+    assert none.shape == (1, 1)
+    direction, steps = np.random.default_rng(2).normal(size=len(theta)), np.array([0.0, 0.3, 2.0])
+    towards = problem.values_towards(theta, direction, steps)
+    for step, reached in zip(steps, towards, strict=True):
+        moved = theta + step * direction
+        assert reached == pytest.approx(problem.value(moved, (A @ moved, B @ moved)), rel=1e-11)
 
 
 def test_a_subsampled_hessian_leaves_the_gradient_whole():
     problem = problem_of(0.5)
     theta = np.full(problem.n_parameters, 0.1)
-    scores = problem.scores(theta)
-    gradient, curvature = problem.gradient_and_curvature(theta, scores, stride=2)
+    value, gradient, curvature = problem.expand(theta, stride=2)
+    assert value == pytest.approx(problem.value(theta, problem.scores(theta)), rel=1e-12)
     np.testing.assert_allclose(gradient, problem.gradient(theta), atol=1e-13)
     assert np.linalg.eigvalsh(curvature).min() >= -1e-12
-    whole = problem.gradient_and_curvature(theta, scores)[1]
+    whole = problem.expand(theta)[2]
     assert 0 < np.linalg.norm(curvature - whole) < 0.5 * np.linalg.norm(whole)
 
 

@@ -1,13 +1,19 @@
 """Pieces of the study of flows to the worst case."""
 
+import importlib.util
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from assay.lab import Measurement
+from assay.extras import MissingExtraError
+from assay.lab import Measurement, judge
 from assay.studies.transport import _flow_oracle as oracle
 from assay.studies.transport import _robust_training as training
 from assay.studies.transport.dro_flow import DROFlowStudy, Problem
@@ -141,11 +147,52 @@ def test_dual_of_the_library_is_ours(peers):
     assert theirs == pytest.approx(ours.value, abs=0.004)
 
 
-def test_peers_leave_no_stand_ins(peers):
-    import sys
+def test_peers_leave_no_stand_ins():
+    """In a fresh interpreter: nothing is left of the package, and whoever needs it can import it."""
+    pytest.importorskip("torchattacks")
+    code = """
+import sys
+from assay.studies.transport import _robust_training as training
+if not training.dro_is_there():
+    sys.exit(77)
+kept = training.import_dro()
+left = [name for name in sys.modules if name.split(".")[0] in ("dro", "torchvision")]
+assert not left, left
+assert training.import_dro() is kept
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("dro is not installed")
+    assert done.returncode == 0, done.stderr
 
-    assert getattr(sys.modules.get("torchvision"), "__file__", "real") is not None
-    assert "dro" not in sys.modules
+
+@pytest.mark.parametrize("absent", ["dro", "torchattacks"])
+def test_peers_that_are_not_installed_are_recorded(monkeypatch, absent):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == absent else find(name, *a))
+    training.import_dro.cache_clear()
+    for name in (training.DRO_DUAL, training.DRO_WRM, training.DRO_BALL):
+        measurement = DROFlowStudy().measure(name, Problem(0, PARAMETERS), np.random.default_rng(0))
+        assert [(s.metric, s.value) for s in measurement.scalars] == [("installed", 0.0)]
+    with pytest.raises(MissingExtraError, match="pip install --no-deps dro torchattacks"):
+        training.import_dro()
+    descriptions = [c.description for c in DROFlowStudy.contenders if c.library == "dro"]
+    assert len(descriptions) == 3
+    assert all("pip install --no-deps dro torchattacks" in text for text in descriptions)
+
+
+def test_a_claim_against_an_absent_library_is_not_measured():
+    claim = next(claim for claim in DROFlowStudy.claims if claim.id == "C1 dro")
+    scalars = pd.DataFrame(
+        [
+            {"contender": training.WGF, "metric": "accuracy", "case": "linear, radius 0.5", "value": 0.7, "seed": 0},
+            {"contender": training.DRO_DUAL, "metric": "installed", "case": "", "value": 0.0, "seed": 0},
+        ]
+    )
+    cells = pd.DataFrame({"contender": [training.WGF, training.DRO_DUAL], "status": ["done", "done"]})
+    table = SimpleNamespace(study=DROFlowStudy.name, size="quick", scalars=scalars, cells=cells)
+    verdict = next(verdict for verdict in judge(DROFlowStudy, table) if verdict.claim is claim)
+    assert verdict.outcome == "not measured"
 
 
 def test_oracles():

@@ -132,9 +132,8 @@ class TestTheContract:
 
     def test_settings_of_numpy_can_be_saved(self):
         x = torch.full((3, 2), 0.1, requires_grad=True)
-        optimizer = MirrorLangevin(
-            [x], np.float32(0.25), domain=Ball(2), temperature=np.float64(0.1), inner=np.int64(2)
-        )
+        settings = {"temperature": np.float64(0.1), "inner": np.int64(2)}
+        optimizer = MirrorLangevin([x], np.float32(0.25), domain=Ball(2), **settings)
         file = io.BytesIO()
         torch.save(optimizer.state_dict(), file)
         file.seek(0)

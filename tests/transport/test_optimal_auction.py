@@ -150,20 +150,20 @@ class TestTraining:
         spread = np.maximum(np.ptp(scores, axis=1, keepdims=True), 1e-3)
         weights = np.exp(np.clip(30.0 / spread, 30.0, 5000.0) * (scores - scores.max(1, keepdims=True)))
         weights /= weights.sum(1, keepdims=True)
-        assert float(training._soft_revenue(30.0).detach()) == pytest.approx((weights @ price).mean(), rel=1e-10)
+        assert float(training._revenues(30.0)[0].detach()) == pytest.approx((weights @ price).mean(), rel=1e-10)
 
     @pytest.mark.parametrize("temperature", [10.0, 200.0])
     @pytest.mark.parametrize("cost", [None, QuadraticProductionCost(0.3)])
     def test_fast_pass_is_automatic_differentiation(self, temperature, cost):
         training = self.make(cost=cost)
-        soft = training._soft_revenue(temperature)
+        soft, hard = training._revenues(temperature)
         soft.backward()
         price = training.menu()[1]
         fast = soft_revenue_and_slope(
             training.scores, price, price - training.production, training.unit, temperature, 1e-3, 5000.0, 1e-13
         )
         assert fast[0] == pytest.approx(float(soft.detach()), rel=1e-12)
-        assert fast[1] == pytest.approx(training._hard_revenue(), rel=1e-12)
+        assert fast[1] == pytest.approx(hard, rel=1e-12)
         np.testing.assert_allclose(fast[2][1:], training.layer.intercept.grad.numpy(), rtol=1e-9, atol=1e-14)
 
     def test_both_ways_to_train_agree(self, monkeypatch):
@@ -172,6 +172,23 @@ class TestTraining:
         monkeypatch.setattr(optimal_auction_module, "_KEPT", 0)
         plain = optimal_auction(**options)
         np.testing.assert_allclose(plain.price, fast.price, atol=1e-6)
+
+    @pytest.mark.parametrize("max_iter", [0, 3, 42])
+    def test_trained_bundles_are_judged_at_the_first_and_the_last_step(self, max_iter):
+        rows = []
+        result = optimal_auction(uniform(2, 6), learn_y=True, max_iter=max_iter, rng=0, callback=rows.append)
+        assert np.isfinite(result.history["hard"]).all()
+        assert rows[-1]["iteration"] == max_iter
+        assert result.train_revenue >= result.history["hard"].max() - 1e-12
+
+    def test_revenues_of_one_pass_in_chunks(self, monkeypatch):
+        training = self.make(types=uniform(2, 6), learn_y=True)
+        soft, hard = (float(revenue) for revenue in training._revenues(30.0))
+        menu, price = training.menu()
+        index = (uniform(2, 6) @ menu.T - price).argmax(1)
+        assert hard == pytest.approx(price[index].mean(), rel=1e-12)
+        monkeypatch.setattr(optimal_auction_module, "_CHUNK", 7)
+        assert [float(revenue) for revenue in training._revenues(30.0)] == pytest.approx([soft, hard], rel=1e-12)
 
     @pytest.mark.parametrize("learn_y", [False, True])
     def test_what_buyers_value_is_not_trained(self, learn_y):
@@ -297,6 +314,7 @@ def test_types_from_files_and_other_containers(tmp_path):
         ({"kernel": "cross"}, ValueError, "kernel must be one of"),
         ({"kernel": lambda x, y: x.sum()}, ValueError, r"kernel must return \(S, J\)"),
         ({"kernel": lambda x, y: (x - 2 + 0 * y).log().sum(-1)}, ValueError, "kernel must be finite"),
+        ({"kernel": lambda x, y: 1.0 / (0.0 * x + y).sum(-1)}, ValueError, "kernel must be finite"),
         ({"menu": [[np.nan, 0.0]]}, ValueError, "menu must be a finite"),
         ({"menu": [[0.0, 0.0]]}, ValueError, "menu must have a bundle besides"),
         ({"menu": [[2.0, 0.0]], "learn_y": True}, ValueError, "y must be within y_bounds"),

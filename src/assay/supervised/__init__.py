@@ -26,13 +26,10 @@ from assay.supervised.linear_core_classifier import LinearCoreClassifier
 from assay.supervised.linear_core_loss import LinearCoreLoss
 from assay.supervised.policy_links import LogLink, PolicyLink, PowerLink
 from assay.supervised.preference import PreferenceLoss, PreferenceOutput
-from assay.supervised.preference_certificate import (
-    PreferenceFit,
-    PreferenceLossCertificate,
-    certify_preference_fit,
-    certify_preference_loss,
-)
+from assay.supervised.preference_batches import PreferenceBatch, preference_batch
+from assay.supervised.preference_certificate import PreferenceLossCertificate, certify_preference_loss
 from assay.supervised.preference_files import read_preference_pairs
+from assay.supervised.preference_fit import PreferenceFit, certify_preference_fit
 from assay.supervised.preference_psi import FunctionLoss, MarginLoss
 from assay.supervised.preference_ranker import PreferenceRanker
 from assay.supervised.preference_trainer import PreferenceTrainer
@@ -49,11 +46,11 @@ from assay.supervised.rasch_fit import RaschFitStatistics, rasch_fit_statistics
 from assay.supervised.rasch_joint import rasch_jml
 from assay.supervised.rasch_marginal import rasch_mml
 from assay.supervised.rasch_spectral import spectral_rasch
-from assay.supervised.response_log_probs import sequence_log_probs
+from assay.supervised.response_log_probs import SequenceLogProbs, sequence_log_probs
 from assay.supervised.sequence_tagger import SequenceTagger
 from assay.supervised.structured_consistency import structured_certificates, structured_consistency_certificate
 from assay.supervised.structured_linear_core import StructuredLinearCore
-from assay.supervised.tabular_policies import tabular_policy
+from assay.supervised.tabular_policies import TabularPolicy, tabular_policy
 
 __all__ = [
     "BradleyTerry",
@@ -72,6 +69,7 @@ __all__ = [
     "MarginLoss",
     "PolicyLink",
     "PowerLink",
+    "PreferenceBatch",
     "PreferenceFit",
     "PreferenceLoss",
     "PreferenceLossCertificate",
@@ -85,8 +83,10 @@ __all__ = [
     "RaschFitStatistics",
     "RaschPGEM",
     "RaschResult",
+    "SequenceLogProbs",
     "SequenceTagger",
     "StructuredLinearCore",
+    "TabularPolicy",
     "Thurstone",
     "amplitude_estimate",
     "bregman_project",
@@ -103,6 +103,7 @@ __all__ = [
     "linear_core",
     "linear_core_conjugate",
     "linear_core_slope",
+    "preference_batch",
     "proper_loss",
     "rasch_abilities",
     "rasch_certificates",

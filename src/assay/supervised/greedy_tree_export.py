@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from assay.validation import check_integer
+
 __all__ = ["tree_to_dot", "tree_to_text"]
 
 
@@ -27,6 +29,12 @@ def tree_to_text(tree: Any, questions: Sequence[tuple[str, str]], classes: Seque
     Returns
     -------
     str
+        With one line per answer and leaf: line breaks within names are written as spaces.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there are not two classes, or ``max_depth`` is no integer of at least 0.
 
     Examples
     --------
@@ -38,15 +46,17 @@ def tree_to_text(tree: Any, questions: Sequence[tuple[str, str]], classes: Seque
     |--- on
     |   |--- class: yes (reach 0.5)
     """
+    classes = _two_names(classes)
+    check_integer(max_depth, "max_depth", minimum=0)
     lines: list[str] = []
     stack: list[tuple[int, int, str]] = [(0, 0, "")]
     while stack:
         node, depth, question = stack.pop()
         if question:
-            lines.append("|   " * (depth - 1) + f"|--- {question}")
+            lines.append("|   " * (depth - 1) + f"|--- {_one_line(question)}")
         bar = "|   " * depth + "|--- "
         if tree.feature[node] < 0:
-            lines.append(f"{bar}class: {classes[tree.label[node]]} (reach {tree.prob[node]:.4g})")
+            lines.append(f"{bar}class: {_one_line(classes[tree.label[node]])} (reach {tree.prob[node]:.4g})")
         elif depth >= max_depth:
             lines.append(f"{bar}truncated branch")
         else:
@@ -75,6 +85,7 @@ def tree_to_dot(tree: Any, questions: Sequence[tuple[str, str]], classes: Sequen
     >>> dot.splitlines()[2]
     '    0 [label="off\\nreach = 1\\nPr(yes) = 0.5"];'
     """
+    classes = _two_names(classes)
     lines = ["digraph Tree {", '    node [shape=box, fontname="helvetica"];']
     for node in range(len(tree.feature)):
         numbers = f"reach = {tree.prob[node]:.4g}\\nPr({_quoted(classes[1])}) = {tree.value[node]:.4g}"
@@ -88,5 +99,16 @@ def tree_to_dot(tree: Any, questions: Sequence[tuple[str, str]], classes: Sequen
     return "\n".join([*lines, "}"])
 
 
+def _two_names(classes: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(str(name) for name in classes)
+    if isinstance(classes, str) or len(names) != 2:
+        raise ValueError(f"class_names must be two names, of the labels 0 and 1, got {classes!r}")
+    return names
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
 def _quoted(text: str) -> str:
-    return str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')

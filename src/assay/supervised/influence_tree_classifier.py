@@ -339,8 +339,8 @@ class InfluenceTreeClassifier(ClassifierMixin, BaseEstimator):
 
     def _questions(self) -> list[tuple[str, str]]:
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        pairs = zip(self._bits.columns, self._bits.thresholds, strict=True)
-        return [(f"{names[j]} <= {cut:.6g}", f"{names[j]} > {cut:.6g}") for j, cut in pairs]
+        pairs = zip(self._bits.columns, self._bits.written(), strict=True)
+        return [(f"{names[j]} <= {cut}", f"{names[j]} > {cut}") for j, cut in pairs]
 
     def _class_names(self) -> list[str]:
         names = [str(label) for label in self.classes_]

@@ -26,10 +26,13 @@ from torch import Tensor
 
 from assay.validation import check_real
 
-__all__ = ["FunctionLoss", "MarginLoss", "parse_name", "resolve_psi", "shifted", "smoothed"]
+__all__ = ["FunctionLoss", "MarginLoss", "parse_name", "resolve_psi", "shifted", "slope_rounding", "smoothed"]
 
 # Below this margin the exponential losses go on along their tangent: no overflow, and still a decreasing curve.
 _EXP_FLOOR = -20.0
+
+# Slopes up to this much of the steepest one count as 0: differentiation leaves so much rounding.
+_ROUNDING = 1e-12
 
 
 class MarginLoss:
@@ -409,3 +412,25 @@ def shifted(psi: Any, margin: float) -> MarginLoss:
     """
     loss, margin = resolve_psi(psi), check_real(margin, "margin")
     return _Shifted(loss, margin) if margin else loss
+
+
+def slope_rounding(slopes: Tensor) -> float:
+    """How much of a positive slope is rounding, given all slopes of a loss on a grid.
+
+    Parameters
+    ----------
+    slopes : torch.Tensor
+        Slopes; those that are not finite count as 0.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import torch
+    >>> from assay.supervised.preference_psi import slope_rounding
+    >>> slope_rounding(torch.tensor([-2.0, -1.0]))
+    2e-12
+    """
+    return _ROUNDING * float(slopes.abs().nan_to_num(0.0, 0.0).max())

@@ -8,6 +8,7 @@ pairs themselves as samples, winner first. The last two go through cross-validat
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -325,7 +326,7 @@ class PreferenceRanker(BaseEstimator):
         if not bool(torch.isfinite(features).all()):
             raise ValueError("X must be within the range of single precision, got larger entries")
         activate = _ACTIVATIONS[self.activation][0]
-        optimizer = torch.optim.Adam(layers, lr=rate, weight_decay=alpha)
+        optimizer = torch.optim.Adam(layers, lr=rate, weight_decay=alpha, foreach=True)
         losses = np.empty(max_iter)
         loss.train()
         for step in range(max_iter):
@@ -335,13 +336,17 @@ class PreferenceRanker(BaseEstimator):
                 hidden = activate(hidden @ layers[depth] + layers[depth + 1])
             scores = (hidden @ layers[-2] + layers[-1])[:, 0]
             loss.set_progress(step / max_iter)
-            objective = loss(scores[:batch_size], scores[batch_size:]).loss
+            objective = loss.pair_losses(loss.beta * (scores[:batch_size] - scores[batch_size:]) - loss.margin).mean()
+            losses[step] = objective.item()
+            if not math.isfinite(losses[step]):
+                raise ValueError(
+                    f"the training loss must be finite, got {losses[step]} at step {step}: lower learning_rate or beta"
+                )
             optimizer.zero_grad()
             objective.backward()
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_(layers, clip)
             optimizer.step()
-            losses[step] = objective.item()
         loss.set_progress(1.0)
         return losses
 

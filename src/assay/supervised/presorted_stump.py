@@ -115,9 +115,10 @@ class PresortedStump(ClassifierMixin, BaseEstimator):
             The estimator itself.
         """
         X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        if type_of_target(y) != "binary":
-            raise ValueError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
+        kind = type_of_target(y, input_name="y")
+        if kind != "binary":
+            check_classification_targets(y)
+            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
         self.classes_, codes = np.unique(y, return_inverse=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if len(self.classes_) < 2:

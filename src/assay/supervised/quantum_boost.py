@@ -377,7 +377,7 @@ class QuantumBoostClassifier(ClassifierMixin, BaseEstimator):
             check_real(self.gamma, "gamma", above=0, maximum=0.5)
         if isinstance(self.lazy_period, str):
             check_choice(self.lazy_period, "lazy_period", ("auto",))
-        elif not (isinstance(self.lazy_period, float) and math.isinf(self.lazy_period) and self.lazy_period > 0):
+        elif not (isinstance(self.lazy_period, float | np.floating) and self.lazy_period == math.inf):
             check_integer(self.lazy_period, "lazy_period", minimum=1)
         check_choice(self.projection, "projection", METHODS)
         check_real(self.delta, "delta", above=0, maximum=1)
@@ -392,7 +392,8 @@ class QuantumBoostClassifier(ClassifierMixin, BaseEstimator):
             check_weak_learner(self.estimator, weighted=self.resample is None)
 
     def _shares(self, weights: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-        share = weights / weights.sum()
+        share = weights / weights.max()  # the sum of huge weights would overflow
+        share /= share.sum()
         if self.epsilon < share.min() * (1.0 - 1e-12):
             raise ValueError(
                 f"epsilon must be at least the weight of one example, 1 / n_samples, got {self.epsilon:g} with a "

@@ -332,6 +332,8 @@ def _check_mask(mask: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"mask must have the shape of X, {tuple(shape)}, got {mask.shape}")
     if mask.dtype.kind not in "biuf":
         raise TypeError(f"mask must be a table of True and False, got dtype {mask.dtype}")
+    if np.isnan(mask.data if sparse.issparse(mask) else mask).any():
+        raise ValueError("mask must be a table of True and False, got nan")
 
 
 def _sparse_cells(X: Any, mask: Any) -> sparse.csr_array:

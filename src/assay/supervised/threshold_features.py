@@ -49,15 +49,25 @@ class ThresholdFeatures:
             odd = X[~np.isin(X, (0.0, 1.0))][0]
             raise ValueError(f"X must have entries 0 and 1 when binarize is None, got {odd:g}; use binarize='median'")
         columns, thresholds = [], []
+        self._neighbours: list[tuple[float, float]] = []
         self._representatives = []
         for j, column in enumerate(X.T):
-            cuts = _cuts(column, quantiles)
+            cuts, neighbours = _cuts(column, quantiles)
             columns += [j] * len(cuts)
             thresholds += cuts
+            self._neighbours += neighbours
             level = np.searchsorted(cuts, column, side="left")
             self._representatives.append(np.array([np.median(column[level == k]) for k in range(len(cuts) + 1)]))
         self.columns = np.array(columns, dtype=np.int64)
         self.thresholds = np.array(thresholds, dtype=float)
+
+    def written(self) -> list[str]:
+        """Thresholds as text, with the digits (six at least) that part the values they were put between."""
+        texts = []
+        for cut, (below, above) in zip(self.thresholds, self._neighbours, strict=True):
+            candidates = (f"{cut:.{digits}g}" for digits in range(6, 18))
+            texts.append(next(text for text in candidates if below <= float(text) < above))
+        return texts
 
     def encode(self, X: Float[np.ndarray, "n_samples n_features"]) -> UInt8[np.ndarray, "n_samples n_bits"]:
         """Bits of numbers."""
@@ -83,15 +93,16 @@ def _quantiles(binarize: str | None) -> np.ndarray:
     return np.arange(1, int(found[1]) + 1) / (int(found[1]) + 1)
 
 
-def _cuts(column: np.ndarray, quantiles: np.ndarray) -> list[float]:
-    """Thresholds at the quantiles, each between two values that occur."""
+def _cuts(column: np.ndarray, quantiles: np.ndarray) -> tuple[list[float], list[tuple[float, float]]]:
+    """Thresholds at the quantiles, and the two values that occur next to each."""
     values = np.unique(column)
     if len(values) < 2:
-        return []
+        return [], []
     upper = np.clip(np.searchsorted(values, np.quantile(column, quantiles), side="right"), 1, len(values) - 1)
-    cuts = []
+    cuts, neighbours = [], []
     for k in np.unique(upper):
         below, above = float(values[k - 1]), float(values[k])
         middle = below + 0.5 * (above - below)
         cuts.append(middle if middle < above else below)
-    return cuts
+        neighbours.append((below, above))
+    return cuts, neighbours

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 import numbers
+import time
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from scipy.linalg import eigvalsh
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
 from sklearn.exceptions import DataConversionWarning
@@ -57,6 +60,14 @@ _NEWTON_FEATURES = 1024
 _BLOCK_ROWS = 512
 _GRADIENT_STEPS = 200
 
+# Stochastic epochs where Newton's method does not end the fit.
+_EPOCHS = 20
+
+# The clip is chosen on at most this many training points of each law; it only has to be chosen without the others.
+_CLIP_POINTS = 10_000
+
+_COLUMNS = ("iteration", "seconds", "phase", "value", "fw_gap", "step_size")
+
 
 @dataclass(frozen=True, eq=False)
 class LinearCritic:
@@ -91,10 +102,12 @@ class LinearCritic:
 
     def on_sample(self, sample: Sample) -> Float[np.ndarray, " rows"]:
         """Values of the critic at the points of a sample."""
-        g = np.empty(len(sample))
-        for block, points in sample.blocks(_BLOCK_ROWS):
-            g[block] = self.features.transform(points) @ self.weights
-        return g + self.constant
+        return np.concatenate([np.empty(0), *self.in_blocks(sample)])
+
+    def in_blocks(self, sample: Sample) -> Iterator[Float[np.ndarray, " block"]]:
+        """The same, a few hundred at a time."""
+        for _, points in sample.blocks(_BLOCK_ROWS):
+            yield self.features.transform(points) @ self.weights + self.constant
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -175,8 +188,9 @@ class AlphaDivergence(BaseEstimator):
         Bound ``C`` on the constant. ``radius * sqrt(2) + offset`` may be 80 at most.
     batch_size : int, default=512
         Points of each sample in a minibatch.
-    epochs : int, default=20
-        Stochastic passes over the larger sample; 0 leaves all to the polish.
+    epochs : int or "auto", default="auto"
+        Stochastic passes over the larger sample; 0 leaves all to the polish. ``"auto"`` is 0 where Newton's method ends
+        the fit, since it ends at the same critic from any start, and 20 otherwise.
     average : bool, default=False
         Whether to average the iterates of the last epoch.
     holdout : float, default=0.3
@@ -191,6 +205,9 @@ class AlphaDivergence(BaseEstimator):
         Frank-Wolfe gap at which Newton's method ends.
     max_iter : int, default=50
         Newton steps at most.
+    callback : callable, optional
+        Called after every epoch and every step of the polish with the last row of the history as a dict; not while
+        ``radius="cv"`` tries the radii. What it raises ends the fit.
     random_state : None, int, numpy.random.Generator or numpy.random.RandomState, default=None
         For the split, the features and the minibatches.
 
@@ -209,7 +226,9 @@ class AlphaDivergence(BaseEstimator):
     certificates_ : tuple of Certificate
         The gap, the ball, and the lower bound, recomputed from the critic.
     history_ : dict of arrays
-        The functional in every epoch and Newton step.
+        One entry per epoch and step of the polish: ``iteration`` (from 0 in every phase), ``seconds`` since the search
+        began, ``phase`` (armijo, newton or gradient), ``value``, ``fw_gap`` (nan where it was not computed) and
+        ``step_size``.
     result_ : AlphaResult
         All of it.
     divergence_ : object
@@ -223,8 +242,9 @@ class AlphaDivergence(BaseEstimator):
 
     Notes
     -----
-    ``O((n + m) D d)`` time an epoch, in memory for the features of two minibatches and a few ``D`` by ``D`` matrices;
-    there is no Gram matrix.
+    ``O((n + m) D d)`` time an epoch and ``O((n + m) D^2 + D^3)`` a Newton step, in memory for the features of two
+    minibatches, a few ``D`` by ``D`` matrices and one row number (of four bytes) for every point; there is no Gram
+    matrix. ``polish="gradient"`` keeps the values of the critic at all training points.
 
     Data: ``fit(P, Q)`` takes two samples, ``fit(X, y)`` one array and labels, so that it works in pipelines. A second
     argument with two dimensions is a sample if it has as many columns as the first, and labels otherwise.
@@ -260,13 +280,14 @@ class AlphaDivergence(BaseEstimator):
         radius: Any = 5.0,
         offset: Any = 5.0,
         batch_size: Any = 512,
-        epochs: Any = 20,
+        epochs: Any = "auto",
         average: Any = False,
         holdout: Any = 0.3,
         confidence: Any = 0.95,
         polish: Any = "auto",
         tol: Any = 1e-6,
         max_iter: Any = 50,
+        callback: Any = None,
         random_state: Any = None,
     ):
         self.alpha = alpha
@@ -286,6 +307,7 @@ class AlphaDivergence(BaseEstimator):
         self.polish = polish
         self.tol = tol
         self.max_iter = max_iter
+        self.callback = callback
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
@@ -344,9 +366,10 @@ class AlphaDivergence(BaseEstimator):
         problem = CriticProblem(
             divergence, train_p, train_q, features, float(radius), float(self.offset), block_rows=self.batch_size
         )
-        theta, history = self._maximise(problem, rng)
+        history = _History(self.callback)
+        theta, curvature = self._maximise(problem, rng, history)
         critic = LinearCritic(theta[:-1], float(theta[-1]), features, float(radius), float(self.offset))
-        self._conclude(problem, critic, (held_p, held_q), scale, history)
+        self._conclude(problem, critic, (held_p, held_q), scale, history.columns(), curvature)
         return self
 
     def log_ratio(self, X: Any) -> Float[np.ndarray, " rows"]:
@@ -414,7 +437,12 @@ class AlphaDivergence(BaseEstimator):
                 f"stay finite, got {largest:g}"
             )
         check_integer(self.batch_size, "batch_size", minimum=1)
-        check_integer(self.epochs, "epochs", minimum=0)
+        if not (isinstance(self.epochs, str) and self.epochs == "auto"):
+            if isinstance(self.epochs, str):
+                raise ValueError(f"epochs must be an integer or 'auto', got {self.epochs!r}")
+            check_integer(self.epochs, "epochs", minimum=0)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback must be callable, got {self.callback!r}")
         check_real(self.holdout, "holdout", minimum=0, below=1)
         check_real(self.confidence, "confidence", above=0, below=1)
         check_choice(self.polish, "polish", ("auto", "newton", "gradient", "none"))
@@ -515,44 +543,38 @@ class AlphaDivergence(BaseEstimator):
             problem = CriticProblem(
                 divergence, fit_p, fit_q, features, radius, float(self.offset), block_rows=self.batch_size
             )
-            theta, _ = self._maximise(problem, rng)
+            theta, _ = self._maximise(problem, rng, _History(None))
             validation = CriticProblem(divergence, validate_p, validate_q, features, radius, float(self.offset))
-            values.append(validation.value(theta, validation.scores(theta)))
+            values.append(validation.expand(theta, stride=0)[0])
         return RADII[int(np.argmax(values))]
 
     def _maximise(
-        self, problem: CriticProblem, rng: np.random.Generator
-    ) -> tuple[Float[np.ndarray, " parameters"], dict[str, np.ndarray]]:
-        """Stochastic ascent from the critic 0, then the polish."""
-        run = ascend_by_minibatches(
-            problem,
-            np.zeros(problem.n_parameters),
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            average=self.average,
-            rng=rng,
-        )
-        theta = run.theta
-        phases = [("armijo", run.values, np.full(len(run.values), math.nan), run.step_sizes)]
+        self, problem: CriticProblem, rng: np.random.Generator, history: _History
+    ) -> tuple[Float[np.ndarray, " parameters"], Float[np.ndarray, "parameters parameters"] | None]:
+        """Stochastic ascent from the critic 0, then the polish; minus the Hessian there, if Newton's method made it."""
         polish = self.polish
         if polish == "auto":
             polish = "newton" if self.n_features <= _NEWTON_FEATURES else "gradient"
+        epochs = self.epochs
+        if isinstance(epochs, str):
+            epochs = 0 if polish == "newton" else _EPOCHS
+        theta = ascend_by_minibatches(
+            problem,
+            np.zeros(problem.n_parameters),
+            batch_size=self.batch_size,
+            epochs=epochs,
+            average=self.average,
+            rng=rng,
+            record=history.phase("armijo"),
+        ).theta
         if polish == "newton":
-            newton = maximise_by_newton(problem, theta, tol=self.tol, max_iter=self.max_iter)
-            theta = newton.theta
-            phases.append(("newton", newton.values, newton.gaps, np.full(len(newton.values), math.nan)))
-        elif polish == "gradient":
-            ascent = ascend_by_gradient(problem, theta, _GRADIENT_STEPS, self.tol)
-            theta = ascent.theta
-            phases.append(("gradient", ascent.values, np.full(len(ascent.values), math.nan), ascent.step_sizes))
-        history = {
-            "iteration": np.concatenate([np.arange(len(values)) for _, values, _, _ in phases]),
-            "phase": np.concatenate([np.full(len(values), name, dtype="<U8") for name, values, _, _ in phases]),
-            "value": np.concatenate([values for _, values, _, _ in phases]),
-            "fw_gap": np.concatenate([gaps for _, _, gaps, _ in phases]),
-            "step_size": np.concatenate([steps for _, _, _, steps in phases]),
-        }
-        return theta, history
+            newton = maximise_by_newton(
+                problem, theta, tol=self.tol, max_iter=self.max_iter, record=history.phase("newton")
+            )
+            return newton.theta, newton.curvature
+        if polish == "gradient":
+            theta = ascend_by_gradient(problem, theta, _GRADIENT_STEPS, self.tol, history.phase("gradient")).theta
+        return theta, None
 
     def _conclude(
         self,
@@ -561,16 +583,26 @@ class AlphaDivergence(BaseEstimator):
         held: tuple[Sample, Sample],
         scale: float,
         history: dict[str, np.ndarray],
+        curvature: Float[np.ndarray, "parameters parameters"] | None,
     ) -> None:
         divergence, theta = problem.divergence, critic.theta
-        scores = problem.scores(theta)
-        fw_gap = problem.gap(theta, problem.gradient(theta, scores))
-        train_value = problem.value(theta, scores)
+        if curvature is None and self.n_features <= _NEWTON_FEATURES:  # with more it would take longer than the fit
+            train_value, gradient, curvature = problem.expand(theta, hessian_stride(problem))
+        else:
+            train_value, gradient, _ = problem.expand(theta, stride=0)
+        ratio = math.nan
+        if curvature is not None:
+            eigenvalues = eigvalsh(curvature.T, check_finite=False, overwrite_a=True)
+            ratio = float(max(eigenvalues[0], 0.0) / eigenvalues[-1]) if eigenvalues[-1] > 0.0 else math.nan
+            del curvature
+        fw_gap = problem.gap(theta, gradient)
         # Chosen on the training points, so that the bound stays valid.
+        some = (Sample(sample.points, sample.rows[:_CLIP_POINTS]) for sample in (problem.P, problem.Q))
+        scores = tuple(critic.on_sample(sample) for sample in some)
         clip = choose_clip(divergence, *scores, float(self.confidence), (len(held[0]), len(held[1])))
         if len(held[0]):
-            held_problem = CriticProblem(divergence, *held, critic.features, critic.radius, critic.offset)
-            outcome = evaluate_held_out(divergence, *held_problem.scores(theta), clip, float(self.confidence))
+            held_scores = (critic.in_blocks(sample) for sample in held)
+            outcome = evaluate_held_out(divergence, *held_scores, clip, float(self.confidence))
         else:
             outcome = HeldOut(train_value, math.nan, math.nan, math.nan)
         certificates = critic_certificates(
@@ -591,7 +623,7 @@ class AlphaDivergence(BaseEstimator):
             train_value=train_value,
             holdout=float(self.holdout),
             se=outcome.standard_error,
-            curvature=self._curvature(problem, theta, scores),
+            curvature=ratio,
             length_scale=scale,
             radius=critic.radius,
             critic=critic,
@@ -610,17 +642,32 @@ class AlphaDivergence(BaseEstimator):
                 stacklevel=3,
             )
 
-    def _curvature(
-        self,
-        problem: CriticProblem,
-        theta: Float[np.ndarray, " parameters"],
-        scores: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]],
-    ) -> float:
-        """Smallest over largest eigenvalue of the Hessian, of as many rows as Newton's method takes for it."""
-        if self.n_features > _NEWTON_FEATURES:  # it would take longer than the fit
-            return math.nan
-        eigenvalues = np.linalg.eigvalsh(problem.gradient_and_curvature(theta, scores, hessian_stride(problem))[1])
-        return float(max(eigenvalues[0], 0.0) / eigenvalues[-1])
+
+class _History:
+    """Rows of the history, handed to the callback as they come."""
+
+    def __init__(self, callback: Callable[[dict[str, Any]], Any] | None):
+        self.callback, self.rows, self.started = callback, [], time.perf_counter()
+
+    def phase(self, name: str) -> Callable[[float, float, float], None]:
+        """What records the iterates of a phase."""
+        first = len(self.rows)
+
+        def record(value: float, gap: float, step_size: float) -> None:
+            row = (len(self.rows) - first, time.perf_counter() - self.started, name, value, gap, step_size)
+            self.rows.append(row)
+            if self.callback is not None:
+                self.callback(dict(zip(_COLUMNS, row, strict=True)))
+
+        return record
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The history as arrays of equal length."""
+        dtypes = (int, float, "<U8", float, float, float)
+        return {
+            name: np.array([row[i] for row in self.rows], dtype=dtype)
+            for i, (name, dtype) in enumerate(zip(_COLUMNS, dtypes, strict=True))
+        }
 
 
 def critic_certificates(
@@ -684,7 +731,7 @@ def critic_certificates(
         ),
     ]
     if held_out is not None:
-        scores = (critic.on_sample(sample) for sample in held_out)
+        scores = (critic.in_blocks(sample) for sample in held_out)
         recomputed = bernstein_lower_bound(divergence, *scores, clip, confidence)
         certificates.append(
             Certificate(

@@ -13,6 +13,8 @@ feasible.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,17 +42,27 @@ class NewtonRun:
     ----------
     theta : array of shape (D + 1,)
         The parameters.
-    values, gaps : array
-        The functional and the Frank-Wolfe gap, at the start and after every step.
+    values, gaps, step_sizes : array
+        The functional, the Frank-Wolfe gap and the part of the step that was taken, at the start (where that is nan)
+        and after every step.
+    curvature : array of shape (D + 1, D + 1)
+        Minus the Hessian there, as it was estimated.
     """
 
     theta: Float[np.ndarray, " parameters"]
     values: Float[np.ndarray, " iterates"]
     gaps: Float[np.ndarray, " iterates"]
+    step_sizes: Float[np.ndarray, " iterates"]
+    curvature: Float[np.ndarray, "parameters parameters"]
 
 
 def maximise_by_newton(
-    problem: CriticProblem, start: Float[np.ndarray, " parameters"], *, tol: float, max_iter: int
+    problem: CriticProblem,
+    start: Float[np.ndarray, " parameters"],
+    *,
+    tol: float,
+    max_iter: int,
+    record: Callable[[float, float, float], None] | None = None,
 ) -> NewtonRun:
     """Maximise the functional of a linear critic over its ball.
 
@@ -64,6 +76,8 @@ def maximise_by_newton(
         Frank-Wolfe gap at which it ends.
     max_iter : int
         Steps at most.
+    record : callable, optional
+        Called with value, gap and step size at the start and after every step.
 
     Returns
     -------
@@ -72,43 +86,79 @@ def maximise_by_newton(
 
     Notes
     -----
-    ``O(n D^2 + D^3)`` a step, in memory for two blocks of features and a few ``D`` by ``D`` matrices. With more than
+    ``O(n D^2 + D^3)`` a step, in memory for one block of features and a few ``D`` by ``D`` matrices. With more than
     50 000 rows the Hessian is estimated from that many; the gap that ends the iteration is still one of all rows.
     """
     stride = hessian_stride(problem)
     theta = start
-    scores = problem.scores(theta)
-    value = problem.value(theta, scores)
-    gradient, curvature = problem.gradient_and_curvature(theta, scores, stride)
-    values, gaps = [value], [problem.gap(theta, gradient)]
+    value, gradient, curvature = problem.expand(theta, stride)
+    values, gaps, step_sizes = [value], [problem.gap(theta, gradient)], [math.nan]
+    if record is not None:
+        record(values[-1], gaps[-1], step_sizes[-1])
     while gaps[-1] > tol and len(gaps) <= max_iter:
-        curvature[np.diag_indices_from(curvature)] += _RIDGE * max(1.0, float(np.diag(curvature).mean()))
-        target = maximise_quadratic(curvature, gradient + curvature @ theta, problem.radius, problem.offset)
-        direction = target - theta
+        ridge = _RIDGE * max(1.0, float(np.diag(curvature).mean()))
+        direction = _model_maximiser(curvature, gradient, theta, ridge, problem) - theta
         slope = float(gradient @ direction)
-        changes = problem.scores(direction)
         # The gap is of first order in the distance to the optimum and the functional of second: where the functional
         # no longer tells two points apart, the gap still does.
         rounding = 8.0 * np.finfo(float).eps * (1.0 + abs(value))
+        # Nearly always the whole step pays, and then this pass has made all that the next one needs.
         step = 1.0
-        while True:
+        del curvature  # not needed again, and two of them would be a good part of the memory
+        candidate = problem.project(theta + direction)
+        reached, new_gradient, curvature = problem.expand(candidate, stride)
+        if not reached >= value + _SLOPE_SHARE * slope - rounding:
+            step = _shorter_step(problem, theta, direction, value - rounding, slope)
+            if step == 0.0:
+                curvature = problem.expand(theta, stride)[2]
+                break
             # Convex combinations are feasible up to rounding, which the projection takes away.
             candidate = problem.project(theta + step * direction)
-            trial = scores[0] + step * changes[0], scores[1] + step * changes[1]
-            candidate_value = problem.value(candidate, trial)
-            if candidate_value >= value + _SLOPE_SHARE * step * slope - rounding or step < _SHORTEST_STEP:
-                break
-            step *= 0.5
-        if step < _SHORTEST_STEP:
-            break
-        gradient, curvature = problem.gradient_and_curvature(candidate, trial, stride)
-        gap = problem.gap(candidate, gradient)
+            reached, new_gradient, curvature = problem.expand(candidate, stride)
+        gap = problem.gap(candidate, new_gradient)
         if slope <= rounding and gap >= gaps[-1]:
+            curvature = problem.expand(theta, stride)[2]
             break
-        theta, scores, value = candidate, trial, candidate_value
+        theta, value, gradient = candidate, reached, new_gradient
         values.append(value)
         gaps.append(gap)
-    return NewtonRun(theta, np.array(values), np.array(gaps))
+        step_sizes.append(step)
+        if record is not None:
+            record(value, gap, step)
+    return NewtonRun(theta, np.array(values), np.array(gaps), np.array(step_sizes), curvature)
+
+
+def _model_maximiser(
+    curvature: Float[np.ndarray, "parameters parameters"],
+    gradient: Float[np.ndarray, " parameters"],
+    theta: Float[np.ndarray, " parameters"],
+    ridge: float,
+    problem: CriticProblem,
+) -> Float[np.ndarray, " parameters"]:
+    """Where the quadratic model at ``theta`` is largest."""
+    diagonal = np.diag(curvature).copy()
+    curvature[np.diag_indices_from(curvature)] += ridge
+    target = maximise_quadratic(curvature, gradient + curvature @ theta, problem.radius, problem.offset)
+    curvature[np.diag_indices_from(curvature)] = diagonal
+    return target
+
+
+def _shorter_step(
+    problem: CriticProblem,
+    theta: Float[np.ndarray, " parameters"],
+    direction: Float[np.ndarray, " parameters"],
+    floor: float,
+    slope: float,
+) -> float:
+    """The longest of 1/2, 1/4, ... that pays; 0 if none down to 1e-10 does. One pass tries eight of them."""
+    longest = 0.5
+    while longest >= _SHORTEST_STEP:
+        steps = longest * 0.5 ** np.arange(8)
+        pays = problem.values_towards(theta, direction, steps) >= floor + _SLOPE_SHARE * steps * slope
+        if pays.any():
+            return float(steps[np.argmax(pays)])
+        longest = 0.5 * float(steps[-1])
+    return 0.0
 
 
 def hessian_stride(problem: CriticProblem) -> int:
@@ -145,20 +195,21 @@ def maximise_quadratic(
     array([0.6, 0.8, 0.5])
     """
     H_ww, H_wc, H_cc = H[:-1, :-1], H[:-1, -1], H[-1, -1]
-    w = _maximise_on_ball(H_ww - np.outer(H_wc, H_wc) / H_cc, rhs[:-1] - H_wc * (rhs[-1] / H_cc), radius)
+    w = _maximise_on_ball(H_ww - np.outer(H_wc, H_wc / H_cc), rhs[:-1] - H_wc * (rhs[-1] / H_cc), radius)
     c = (rhs[-1] - H_wc @ w) / H_cc
     if abs(c) > offset:
         # The best value for a given constant is concave in it, so its maximiser on the interval is the nearer end.
         c = np.sign(c) * offset
-        w = _maximise_on_ball(H_ww, rhs[:-1] - H_wc * c, radius)
+        w = _maximise_on_ball(H_ww.copy(), rhs[:-1] - H_wc * c, radius)
     return np.append(w, c)
 
 
 def _maximise_on_ball(
     H: Float[np.ndarray, "features features"], rhs: Float[np.ndarray, " features"], radius: float
 ) -> Float[np.ndarray, " features"]:
-    """Maximise ``rhs @ w - w @ H @ w / 2`` over ``|w| <= radius``."""
-    eigenvalues, basis = eigh(H, driver="evd", check_finite=False)
+    """Maximise ``rhs @ w - w @ H @ w / 2`` over ``|w| <= radius``; ``H`` is overwritten."""
+    # Of a symmetric matrix in C order, the transpose is itself in the order in which it need not be copied.
+    eigenvalues, basis = eigh(H.T, driver="evd", check_finite=False, overwrite_a=True)
     eigenvalues = np.maximum(eigenvalues, np.finfo(float).tiny)
     z = basis.T @ rhs
     length = float(np.linalg.norm(z))

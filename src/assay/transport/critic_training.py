@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Integer
 
+from assay.transport.amari_divergence import AmariDivergence
+from assay.transport.amari_kernels import mean_integral_and_slopes
 from assay.transport.divergence_critic import CriticProblem, Sample
 
 __all__ = ["AscentRun", "SearchLine", "armijo_step", "ascend_by_gradient", "ascend_by_minibatches", "minibatch_rows"]
@@ -29,6 +31,7 @@ SMALLEST_STEP = 1e-10
 _SHARE = 0.1
 
 Parameters = Float[np.ndarray, " parameters"]
+Record = Callable[[float, float, float], None]
 
 
 def armijo_step(
@@ -96,11 +99,8 @@ class SearchLine:
         candidate = self.problem.project(moved)
         norm = float(np.linalg.norm(moved[:-1]))
         scale = self.problem.radius / norm if norm > self.problem.radius else 1.0
-        p, q = (
-            scale * (start + step_size * change) + candidate[-1]
-            for start, change in zip(self.scores, self.changes, strict=True)
-        )
-        return candidate, self.problem.value(candidate, (p, q))
+        value = self.problem.value_on_line(candidate, self.scores, self.changes, step_size, scale, float(candidate[-1]))
+        return candidate, value
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,9 @@ class AscentRun:
     skipped: int
 
 
-def ascend_by_gradient(problem: CriticProblem, start: Parameters, max_iter: int, tol: float = 0.0) -> AscentRun:
+def ascend_by_gradient(
+    problem: CriticProblem, start: Parameters, max_iter: int, tol: float = 0.0, record: Record | None = None
+) -> AscentRun:
     """Projected gradient ascent on all rows.
 
     Parameters
@@ -138,6 +140,8 @@ def ascend_by_gradient(problem: CriticProblem, start: Parameters, max_iter: int,
         Steps at most.
     tol : float, default=0.0
         Frank-Wolfe gap at which it ends.
+    record : callable, optional
+        Called with value, gap and step size of every iterate.
 
     Returns
     -------
@@ -146,10 +150,13 @@ def ascend_by_gradient(problem: CriticProblem, start: Parameters, max_iter: int,
     theta, step_size, step_sizes = start, 0.5 * FIRST_STEP, []
     scores = problem.scores(theta)
     value = problem.value(theta, scores)
-    values = [value]
-    for _ in range(max_iter):
+    values, taken = [value], math.nan
+    for step in range(max_iter + 1):
         gradient = problem.gradient(theta, scores)
-        if problem.gap(theta, gradient) <= tol:
+        gap = problem.gap(theta, gradient)
+        if record is not None:
+            record(value, gap, taken)
+        if gap <= tol or step == max_iter:
             break
         without_constant = tuple(g - theta[-1] for g in scores)
         changes = tuple(g - gradient[-1] for g in problem.scores(gradient))
@@ -172,6 +179,7 @@ def ascend_by_minibatches(
     epochs: int,
     average: bool,
     rng: np.random.Generator,
+    record: Record | None = None,
 ) -> AscentRun:
     """Stochastic projected ascent on paired minibatches of the two samples.
 
@@ -189,6 +197,8 @@ def ascend_by_minibatches(
         Return the mean of the iterates of the last epoch instead of the last one.
     rng : numpy.random.Generator
         The order of the rows.
+    record : callable, optional
+        Called after every epoch with the mean value and the median step size; the gap, second, is not known.
 
     Returns
     -------
@@ -199,6 +209,8 @@ def ascend_by_minibatches(
     Features and steps are in single precision: the noise of a minibatch is many times larger than rounding, and the
     cosines, which are most of the work, take half the time.
     """
+    if epochs == 0:
+        return AscentRun(start, np.empty(0), np.empty(0), 0)
     # The two means have batches of their own, so that a small sample does not make the epochs of a large one long.
     sizes = min(batch_size, len(problem.P)), min(batch_size, len(problem.Q))
     steps = max(len(problem.P), len(problem.Q)) // max(sizes)
@@ -220,8 +232,10 @@ def ascend_by_minibatches(
             total += theta
         values.append(float(np.mean(batch_values)))
         step_sizes.append(float(np.median(taken)))
+        if record is not None:
+            record(values[-1], math.nan, step_sizes[-1])
         last_mean = total / steps
-    if average and epochs:
+    if average:
         theta = problem.project(last_mean)
     return AscentRun(theta, np.array(values), np.array(step_sizes), skipped)
 
@@ -233,6 +247,8 @@ class _Minibatch:
         self.problem, self.sizes = problem, sizes
         self.features = problem.features.astype(np.float32)
         self.block = np.empty((sum(sizes), problem.features.n_features), dtype=np.float32)
+        self.points = np.empty((sum(sizes), problem.P.points.shape[1]))
+        self.slopes = np.empty(sum(sizes), dtype=np.float32)
 
     def enter(
         self,
@@ -241,16 +257,39 @@ class _Minibatch:
         rows_q: Integer[np.ndarray, " batch_q"],
     ) -> tuple[float, SearchLine]:
         """Make the features of a minibatch; the functional at the parameters, and the line along its gradient."""
-        problem = self.problem
-        self.features.transform(np.concatenate([problem.P.points[rows_p], problem.Q.points[rows_q]]), out=self.block)
+        problem, n_p = self.problem, self.sizes[0]
+        # The rows are those of the sample, so that no index has to be clipped.
+        np.take(problem.P.points, rows_p, axis=0, out=self.points[:n_p], mode="clip")
+        np.take(problem.Q.points, rows_q, axis=0, out=self.points[n_p:], mode="clip")
+        self.features.transform(self.points, out=self.block)
         scores = self._scores(theta)
-        with np.errstate(over="ignore", invalid="ignore"):
-            p_value, p_slope, _ = problem.divergence.p_integrand(scores[0] + theta[-1])
-            q_value, q_slope, _ = problem.divergence.q_integrand(scores[1] + theta[-1])
-        value = float(p_value.mean() + q_value.mean()) - 0.5 * problem.ridge * float(theta @ theta)
-        slope = np.concatenate([p_slope / self.sizes[0], q_slope / self.sizes[1]])
-        gradient = np.append((slope.astype(np.float32) @ self.block).astype(float), slope.sum()) - problem.ridge * theta
+        total, slope = self._slopes(scores, float(theta[-1]))
+        value = total - 0.5 * problem.ridge * float(theta @ theta)
+        gradient = np.append((self.slopes @ self.block).astype(float), slope) - problem.ridge * theta
         return value, SearchLine(problem, theta, gradient, scores, self._scores(gradient))
+
+    def _slopes(
+        self, scores: tuple[Float[np.ndarray, " batch_p"], Float[np.ndarray, " batch_q"]], constant: float
+    ) -> tuple[float, float]:
+        """The functional and the sum of its slopes; the slopes are kept."""
+        divergence, (n_p, n_q) = self.problem.divergence, self.sizes
+        slopes_p, slopes_q = self.slopes[:n_p], self.slopes[n_p:]
+        if type(divergence) is AmariDivergence:
+            rate = divergence.alpha - 1.0
+            p_value, p_slope = mean_integral_and_slopes(rate, scores[0], constant, 1.0 / n_p, slopes_p)
+            q_value, q_slope = mean_integral_and_slopes(divergence.alpha, scores[1], constant, -1.0 / n_q, slopes_q)
+            return p_value - q_value, p_slope + q_slope
+        value = slope = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for integrand, g, kept in (
+                (divergence.p_integrand, scores[0], slopes_p),
+                (divergence.q_integrand, scores[1], slopes_q),
+            ):
+                values, slopes, _ = integrand(g + constant)
+                value += float(values.mean())
+                slope += float(slopes.mean())
+                kept[...] = slopes / len(g)
+        return value, slope
 
     def _scores(self, theta: Parameters) -> tuple[Float[np.ndarray, " batch_p"], Float[np.ndarray, " batch_q"]]:
         """Values of a critic without its constant."""

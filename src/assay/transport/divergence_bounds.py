@@ -11,13 +11,17 @@ gives, with probability ``1 - delta`` for both means together,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
 from assay.transport.amari_divergence import CriticDivergence, integrand_range
+
+Scores = Float[np.ndarray, " rows"] | Iterable[Float[np.ndarray, " block"]]
 
 __all__ = ["HeldOut", "bernstein_lower_bound", "choose_clip", "evaluate_held_out"]
 
@@ -48,8 +52,8 @@ class HeldOut:
 
 def bernstein_lower_bound(
     divergence: CriticDivergence,
-    scores_p: Float[np.ndarray, " rows_p"],
-    scores_q: Float[np.ndarray, " rows_q"],
+    scores_p: Scores,
+    scores_q: Scores,
     clip: float,
     confidence: float,
     sizes: tuple[int, int] | None = None,
@@ -60,7 +64,7 @@ def bernstein_lower_bound(
     ----------
     divergence : object with p_integrand and q_integrand
         The divergence.
-    scores_p, scores_q : arrays of shapes (n,) and (m,)
+    scores_p, scores_q : arrays of shapes (n,) and (m,), or iterables of parts of them
         Values, at points of P and of Q, of a critic that was chosen without them.
     clip : float
         Values of the critic are cut to ``[-clip, clip]``; chosen without those points too.
@@ -89,14 +93,54 @@ def bernstein_lower_bound(
     >>> bool(0.35 < bound < 4 * (1 - np.exp(-1 / 8)))
     True
     """
+    sides = (divergence.p_integrand, scores_p), (divergence.q_integrand, scores_q)
+    moments = tuple(_moments(integrand, scores, (clip,))[0] for integrand, scores in sides)
+    return _bound(divergence, moments, clip, confidence, sizes)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Number, mean and variance (nan for a single one) of the values of an integrand."""
+
+    n: int
+    mean: float
+    variance: float
+
+
+def _moments(integrand: Any, scores: Scores, clips: tuple[float, ...]) -> tuple[_Moments, ...]:
+    """Moments of an integrand at the values of a critic, clipped in several ways, in one pass."""
+    n, means, squares = 0, np.zeros(len(clips)), np.zeros(len(clips))
+    for part in [scores] if isinstance(scores, np.ndarray) else scores:
+        if not len(part):
+            continue
+        after = n + len(part)
+        for i, clip in enumerate(clips):
+            terms = integrand(np.clip(part, -clip, clip))[0]
+            mean = float(terms.mean())
+            # Of the parts together (Chan, Golub, LeVeque): sums of squares of data far from 0 would cancel.
+            change = mean - means[i]
+            squares[i] += float(np.square(terms - mean).sum()) + change**2 * n * len(part) / after
+            means[i] += change * len(part) / after
+        n = after
+    variances = squares / (n - 1) if n > 1 else np.full(len(clips), math.nan)
+    return tuple(_Moments(n, float(mean), float(v)) for mean, v in zip(means, variances, strict=True))
+
+
+def _bound(
+    divergence: CriticDivergence,
+    moments: tuple[_Moments, ...],
+    clip: float,
+    confidence: float,
+    sizes: tuple[int, int] | None,
+) -> float:
+    """The empirical Bernstein bound from the moments of both sides."""
     total, log_term = 0.0, math.log(4.0 / (1.0 - confidence))
-    n_p, n_q = (len(scores_p), len(scores_q)) if sizes is None else sizes
-    for integrand, scores, n in ((divergence.p_integrand, scores_p, n_p), (divergence.q_integrand, scores_q, n_q)):
-        if min(n, len(scores)) < 2:
+    for i, (integrand, side) in enumerate(zip((divergence.p_integrand, divergence.q_integrand), moments, strict=True)):
+        n = side.n if sizes is None else sizes[i]
+        if min(n, side.n) < 2:
             return -math.inf
-        terms = integrand(np.clip(scores, -clip, clip))[0]
-        deviation = math.sqrt(2.0 * float(terms.var(ddof=1)) * log_term / n)
-        total += float(terms.mean()) - deviation - 7.0 * integrand_range(integrand, clip) * log_term / (3.0 * (n - 1))
+        deviation = math.sqrt(2.0 * side.variance * log_term / n)
+        total += side.mean - deviation - 7.0 * integrand_range(integrand, clip) * log_term / (3.0 * (n - 1))
     return total
 
 
@@ -134,8 +178,8 @@ def choose_clip(
 
 def evaluate_held_out(
     divergence: CriticDivergence,
-    scores_p: Float[np.ndarray, " rows_p"],
-    scores_q: Float[np.ndarray, " rows_q"],
+    scores_p: Scores,
+    scores_q: Scores,
     clip: float,
     confidence: float,
 ) -> HeldOut:
@@ -150,14 +194,15 @@ def evaluate_held_out(
     -------
     HeldOut
     """
-    p_terms, q_terms = divergence.p_integrand(scores_p)[0], divergence.q_integrand(scores_q)[0]
-    value = float(p_terms.mean() + q_terms.mean())
-    if min(len(p_terms), len(q_terms)) < 2:
+    plain_p, clipped_p = _moments(divergence.p_integrand, scores_p, (math.inf, clip))
+    plain_q, clipped_q = _moments(divergence.q_integrand, scores_q, (math.inf, clip))
+    value = plain_p.mean + plain_q.mean
+    if min(plain_p.n, plain_q.n) < 2:
         return HeldOut(value, math.nan, -math.inf, -math.inf)
-    error = math.sqrt(p_terms.var(ddof=1) / len(p_terms) + q_terms.var(ddof=1) / len(q_terms))
+    error = math.sqrt(plain_p.variance / plain_p.n + plain_q.variance / plain_q.n)
     return HeldOut(
         value,
         error,
-        bernstein_lower_bound(divergence, scores_p, scores_q, clip, confidence),
+        _bound(divergence, (clipped_p, clipped_q), clip, confidence, None),
         value - float(ndtri(confidence)) * error,
     )

@@ -18,7 +18,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Integer
 
-from assay.transport.amari_divergence import CriticDivergence
+from assay.transport.amari_divergence import AmariDivergence, CriticDivergence
+from assay.transport.amari_kernels import mean_integral
 
 __all__ = ["CriticProblem", "FeatureMap", "GivenFeatures", "Sample", "project_to_ball", "row_numbers"]
 
@@ -162,10 +163,53 @@ class CriticProblem:
         scores: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]],
     ) -> float:
         """The functional, from the values of the critic; -inf where it overflows."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = self.divergence.p_integrand(scores[0])[0].mean() + self.divergence.q_integrand(scores[1])[0].mean()
-        value = float(total) - 0.5 * self.ridge * float(theta @ theta)
+        return self.value_on_line(theta, scores, scores, 0.0, 1.0, 0.0)
+
+    def value_on_line(
+        self,
+        theta: Float[np.ndarray, " parameters"],
+        starts: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]],
+        changes: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]],
+        step_size: float,
+        scale: float,
+        constant: float,
+    ) -> float:
+        """The functional at parameters whose critic is ``scale * (starts + step_size * changes) + constant``."""
+        if type(self.divergence) is AmariDivergence:
+            alpha = self.divergence.alpha
+            total = mean_integral(alpha - 1.0, starts[0], changes[0], step_size, scale, constant)
+            total -= mean_integral(alpha, starts[1], changes[1], step_size, scale, constant)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                g_P, g_Q = (scale * (g + step_size * h) + constant for g, h in zip(starts, changes, strict=True))
+                total = float(self.divergence.p_integrand(g_P)[0].mean() + self.divergence.q_integrand(g_Q)[0].mean())
+        return self._penalised(total, theta)
+
+    def _penalised(self, total: float, theta: Float[np.ndarray, " parameters"]) -> float:
+        value = total - 0.5 * self.ridge * float(theta @ theta)
         return value if np.isfinite(value) else -np.inf
+
+    def values_towards(
+        self,
+        theta: Float[np.ndarray, " parameters"],
+        direction: Float[np.ndarray, " parameters"],
+        step_sizes: Float[np.ndarray, " steps"],
+    ) -> Float[np.ndarray, " steps"]:
+        """The functional at ``theta + t * direction`` for several ``t``, in one pass; -inf where it overflows."""
+        totals = np.zeros(len(step_sizes))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for sample, integrand in self._sides():
+                for _, features in self._feature_blocks(sample):
+                    start = features @ theta[:-1] + theta[-1]
+                    change = features @ direction[:-1] + direction[-1]
+                    for i, t in enumerate(step_sizes):
+                        totals[i] += integrand(start + t * change)[0].sum() / len(sample)
+        return np.array(
+            [self._penalised(total, theta + t * direction) for total, t in zip(totals, step_sizes, strict=True)]
+        )
+
+    def _sides(self) -> tuple[tuple[Sample, Any], tuple[Sample, Any]]:
+        return (self.P, self.divergence.p_integrand), (self.Q, self.divergence.q_integrand)
 
     def gradient(
         self,
@@ -184,56 +228,56 @@ class CriticProblem:
             gradient[-1] += slope.sum()
         return gradient
 
-    def gradient_and_curvature(
-        self,
-        theta: Float[np.ndarray, " parameters"],
-        scores: tuple[Float[np.ndarray, " rows_p"], Float[np.ndarray, " rows_q"]],
-        stride: int = 1,
-    ) -> tuple[Float[np.ndarray, " parameters"], Float[np.ndarray, "parameters parameters"]]:
-        """Gradient, and minus the Hessian, in one pass.
+    def expand(
+        self, theta: Float[np.ndarray, " parameters"], stride: int = 1
+    ) -> tuple[float, Float[np.ndarray, " parameters"], Float[np.ndarray, "parameters parameters"]]:
+        """Value, gradient and minus the Hessian, in one pass that keeps nothing of the length of a sample.
 
         Parameters
         ----------
         theta : array of shape (D + 1,)
             The parameters.
-        scores : tuple of arrays
-            Values of the critic on both samples.
         stride : int, default=1
-            The Hessian is estimated from every so-manieth block of rows; the gradient takes all of them.
+            The Hessian is estimated from every so-manieth block of rows; value and gradient take all of them. With 0
+            there is none.
 
         Returns
         -------
+        value : float
+            -inf where it overflows.
         gradient : array of shape (D + 1,)
         curvature : array of shape (D + 1, D + 1)
             Positive semidefinite.
         """
         n_features = self.features.n_features
-        gradient = -self.ridge * theta
-        curvature = np.zeros((n_features + 1, n_features + 1))
-        for sample, integrand, g in (
-            (self.P, self.divergence.p_integrand, scores[0]),
-            (self.Q, self.divergence.q_integrand, scores[1]),
-        ):
-            _, slope, bend = integrand(g)
-            used = sum(block.stop - block.start for i, block in enumerate(self._slices(sample)) if i % stride == 0)
-            slope, weight = slope / len(g), np.maximum(-bend, 0.0) / used
-            for i, (block, features) in enumerate(self._feature_blocks(sample)):
-                gradient[:-1] += slope[block] @ features
-                if i % stride or not weight[block].any():
-                    continue
-                root = np.sqrt(weight[block])
-                curvature[:-1, -1] += weight[block] @ features
-                curvature[-1, -1] += weight[block].sum()
-                features *= root[:, None]
-                curvature[:-1, :-1] += features.T @ features
-            gradient[-1] += slope.sum()
+        total, gradient = 0.0, -self.ridge * theta
+        size = n_features if stride else 0
+        curvature, product = np.zeros((size + 1, size + 1)), np.empty((size, size))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for sample, integrand in self._sides():
+                n = len(sample)
+                used = sum(len(rows) for i, rows in enumerate(self._slices(sample)) if stride and i % stride == 0)
+                for i, (_, features) in enumerate(self._feature_blocks(sample)):
+                    value, slope, bend = integrand(features @ theta[:-1] + theta[-1])
+                    total += float(value.sum()) / n
+                    gradient[:-1] += slope @ features / n
+                    gradient[-1] += float(slope.sum()) / n
+                    if not stride or i % stride:
+                        continue
+                    weight = np.maximum(-bend, 0.0) / used
+                    if not weight.any():
+                        continue
+                    curvature[:-1, -1] += weight @ features
+                    curvature[-1, -1] += weight.sum()
+                    features *= np.sqrt(weight)[:, None]
+                    curvature[:-1, :-1] += np.matmul(features.T, features, out=product)
         curvature[-1, :-1] = curvature[:-1, -1]
         curvature[np.diag_indices_from(curvature)] += self.ridge
-        return gradient, curvature
+        return self._penalised(total, theta), gradient, curvature
 
-    def _slices(self, sample: Sample) -> Iterator[slice]:
+    def _slices(self, sample: Sample) -> Iterator[range]:
         for start in range(0, len(sample), self.block_rows):
-            yield slice(start, min(start + self.block_rows, len(sample)))
+            yield range(start, min(start + self.block_rows, len(sample)))
 
     def gap(self, theta: Float[np.ndarray, " parameters"], gradient: Float[np.ndarray, " parameters"]) -> float:
         """Frank-Wolfe gap: the functional is at most this much higher anywhere in the feasible set."""

@@ -310,8 +310,7 @@ def armijo_rate(
     start = np.zeros(problem.n_parameters)
     optimum = maximise_by_newton(problem, start, tol=1e-13, max_iter=100)
     scores = problem.scores(optimum.theta)
-    _, curvature = problem.gradient_and_curvature(optimum.theta, scores)
-    eigenvalues = np.linalg.eigvalsh(curvature)
+    eigenvalues = np.linalg.eigvalsh(optimum.curvature)
     run = ascend_by_gradient(problem, start, max_iter)
     distance = problem.value(optimum.theta, scores) - run.values
     # Below this the distance is made of rounding.

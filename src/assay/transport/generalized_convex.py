@@ -216,7 +216,7 @@ class GCFLayer(torch.nn.Module):
             If the kernel returns anything but an (S, J) matrix.
         """
         rows = _as_rows(x)
-        return _joined((self._values(scores) for scores in self._chunks(rows)), len(rows)).reshape(x.shape[:-1])
+        return _joined(self._by_chunks(rows, self._values), len(rows)).reshape(x.shape[:-1])
 
     def choose(self, x: Float[Tensor, "*batch d"]) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch"]]:
         """Outcomes that are chosen.
@@ -235,12 +235,11 @@ class GCFLayer(torch.nn.Module):
         """
         rows, points, shape = _as_rows(x), self.points, x.shape[:-1]
         if self.selection == "hard":
-            index = _joined((self._best(scores)[1] for scores in self._chunks(rows)), len(rows))
+            index = _joined(self._by_chunks(rows, self._choice), len(rows))
             return points[index].reshape(*shape, points.shape[1]), index.reshape(shape)
         choices, indices = [], []
-        for scores in self._chunks(rows):
-            index = self._best(scores)[1]
-            soft = self.soft_weights(scores) @ points
+        for index, weights in self._by_chunks(rows, lambda scores: (self._choice(scores), self.soft_weights(scores))):
+            soft = weights @ points
             choices.append(soft if self.selection == "soft" else points[index].detach() + (soft - soft.detach()))
             indices.append(index)
         return torch.cat(choices).reshape(*shape, points.shape[1]), torch.cat(indices).reshape(shape)
@@ -258,7 +257,7 @@ class GCFLayer(torch.nn.Module):
         tensor of shape (S, pieces)
             Rows of sum 1; the outside option comes first.
         """
-        weights = torch.cat([self.soft_weights(scores) for scores in self._chunks(_as_rows(x))])
+        weights = torch.cat(list(self._by_chunks(_as_rows(x), self.soft_weights)))
         return weights.reshape(*x.shape[:-1], weights.shape[1])
 
     def gradient(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
@@ -280,7 +279,7 @@ class GCFLayer(torch.nn.Module):
         with torch.enable_grad():
             for chunk in rows.split(self.chunk_size) if len(rows) else [rows]:
                 leaf = chunk if chunk.requires_grad else chunk.detach().requires_grad_()
-                active, _ = self._best(self._scores(leaf))
+                active = self._best(kernel_scores(self.kernel, leaf, self.points) - self.intercepts)
                 (slope,) = torch.autograd.grad(active.sum(), leaf, create_graph=record)
                 slopes.append(slope)
         return torch.cat(slopes).reshape(x.shape)
@@ -371,7 +370,7 @@ class GCFLayer(torch.nn.Module):
             raise ValueError(f"mode must be 'convex' for intercepts to be prices, got {self.mode!r}")
         wide, rows = _in_float64(self), _as_rows(types).detach().double()
         with torch.no_grad():
-            index = torch.cat([wide._best(scores)[1] for scores in wide._chunks(rows)])
+            index = torch.cat(list(wide._by_chunks(rows, wide._choice)))
             points, prices = wide.points, wide.intercepts
             outside = (points[0], float(prices[0])) if self.outside else None
             return mechanism_certificates(wide.kernel, rows, points[index], prices[index], outside=outside)
@@ -438,35 +437,37 @@ class GCFLayer(torch.nn.Module):
             ),
         )
 
-    def _scores(self, rows: Tensor) -> Float[Tensor, "S pieces"]:
-        return kernel_scores(self.kernel, rows, self.points) - self.intercepts
-
-    def _chunks(self, rows: Tensor) -> Iterator[Tensor]:
-        """Scores, by chunks of the samples."""
+    def _by_chunks(self, rows: Tensor, read: Callable[[Tensor], Any]) -> Iterator[Any]:
+        """What is read off the scores, by chunks of the samples."""
         points, intercepts = self.points, self.intercepts
         size = self.chunk_size
         if not torch.is_grad_enabled():  # nothing is kept, and a matrix that stays in the cache is read for free
             size = min(size, max(_LEAST_ROWS, _CACHED // len(points)))
         fused = isinstance(self.kernel, DotKernel) and not torch.is_grad_enabled()
+        offsets, columns = (-intercepts, points.T) if fused else (None, None)
         for chunk in rows.split(size) if len(rows) else [rows]:
+            # The scores have no name here: their room, which is in the cache, is free before the next ones are made.
             if fused:  # one pass less over the matrix
-                yield torch.addmm(-intercepts, chunk, points.T)
+                yield read(torch.addmm(offsets, chunk, columns))
             else:
-                yield kernel_scores(self.kernel, chunk, points) - intercepts
+                yield read(kernel_scores(self.kernel, chunk, points) - intercepts)
 
-    def _best(self, scores: Float[Tensor, "S pieces"]) -> tuple[Float[Tensor, " S"], Int[Tensor, " S"]]:
+    def _best(self, scores: Float[Tensor, "S pieces"]) -> Float[Tensor, " S"]:
+        if not scores.requires_grad:
+            return scores.amax(1) if self.mode == "convex" else scores.amin(1)  # faster than with the index
+        # max over an axis gives the gradient to the first of several, amax a share to each
+        return (scores.max(1) if self.mode == "convex" else scores.min(1)).values
+
+    def _choice(self, scores: Float[Tensor, "S pieces"]) -> Int[Tensor, " S"]:
         # max over an axis returns the first of several
-        best, index = scores.max(1) if self.mode == "convex" else scores.min(1)
-        return best, index
+        return (scores.max(1) if self.mode == "convex" else scores.min(1)).indices
 
     def _hard(self, rows: Float[Tensor, "S d"]) -> Float[Tensor, " S"]:
-        return _joined((self._best(scores)[0] for scores in self._chunks(rows)), len(rows))
+        return _joined(self._by_chunks(rows, self._best), len(rows))
 
     def _values(self, scores: Float[Tensor, "S pieces"]) -> Float[Tensor, " S"]:
-        if self.selection == "hard" and not scores.requires_grad:
-            return scores.amax(1) if self.mode == "convex" else scores.amin(1)  # faster than with the index
         if self.selection == "hard":
-            return self._best(scores)[0]
+            return self._best(scores)
         if self.lse:
             sign = 1.0 if self.mode == "convex" else -1.0
             soft = sign * torch.logsumexp(sign * self.temperature * scores, 1) / self.temperature
@@ -474,7 +475,7 @@ class GCFLayer(torch.nn.Module):
             soft = (self.soft_weights(scores) * scores).sum(1)
         if self.selection == "soft":
             return soft
-        return self._best(scores)[0].detach() + (soft - soft.detach())
+        return self._best(scores).detach() + (soft - soft.detach())
 
     def soft_weights(self, scores: Float[Tensor, "S pieces"]) -> Float[Tensor, "S pieces"]:
         """Weights of the pieces in a soft choice, from their scores.

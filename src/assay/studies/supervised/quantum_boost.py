@@ -462,16 +462,24 @@ def measure_incumbent(measurement: Measurement, contender: str, problem: Problem
         stages: dict[float, list[tuple[float, float, float]]] = {0.25: [], 0.1: []}
         for split in used:
             for epsilon, model in ensembles(contender, make, split, quick):
-                right = np.where(split.y_train == 1, 1.0, -1.0)
-                margin = math.nan
-                if contender == ADABOOST:
-                    margin = float(np.quantile(model.decision_function(split.train) * right, 0.1))
-                test = 1.0 - model.score(split.test, split.y_test)
-                stages[epsilon].append((test, 1.0 - model.score(split.train, split.y_train), margin))
+                stages[epsilon].append(errors_and_margin(contender, model, split))
         for epsilon, rows in stages.items():
             for metric, column in zip(("test_error", "train_error", "margin"), np.array(rows).T, strict=False):
                 if not np.isnan(column).any():
                     measurement.add(metric, column.mean(), case=f"{case}, epsilon {epsilon:g}")
+
+
+def errors_and_margin(contender: str, model: Any, split: Split) -> tuple[float, float, float]:
+    """Test error, training error, and a low quantile of AdaBoost's margins; every learner is asked once."""
+    both, size = np.vstack([split.train, split.test]), len(split.train)
+    margin = math.nan
+    if contender == ADABOOST:
+        votes = model.decision_function(both)
+        labels = model.classes_[(votes > 0.0).astype(int)]
+        margin = float(np.quantile(votes[:size] * np.where(split.y_train == 1, 1.0, -1.0), 0.1))
+    else:
+        labels = model.predict(both)
+    return float(np.mean(labels[size:] != split.y_test)), float(np.mean(labels[:size] != split.y_train)), margin
 
 
 def ensembles(contender: str, make: Callable[[float], Any], split: Split, quick: bool) -> Iterator[tuple[float, Any]]:

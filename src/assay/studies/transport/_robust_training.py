@@ -9,19 +9,30 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from assay.extras import MissingExtraError
 
-__all__ = ["Task", "attacked_accuracy", "circle_task", "digits_task", "make_model", "new_loss", "train"]
+__all__ = [
+    "Task",
+    "attacked_accuracy",
+    "circle_task",
+    "digits_task",
+    "dro_is_there",
+    "make_model",
+    "new_loss",
+    "train",
+]
 
 RADII = (0.0, 0.25, 0.5, 0.75)
 ATTACK_STEPS = 15
 # Names of those that are trained, as the study shows them.
 ERM, NOISE, DUAL, WRM = "ERM", "Gaussian noise", "Sinkhorn dual", "WRM"
 WGF, WFR, SVGD = "WGF", "WFR", "SVGD"
+DRO_INSTALL = "pip install --no-deps dro torchattacks"
 DRO_DUAL, DRO_WRM, DRO_BALL = "dro SinkhornNNDRO", "dro WNNDRO, transport", "dro WNNDRO, ball"
 
 
@@ -173,21 +184,23 @@ def make_peer(name: str, task: Task, model: Any, steps: int) -> Any:
     return peer
 
 
+def dro_is_there() -> bool:
+    """Whether the library and its attacks are installed; what they require excludes what others do, so often not."""
+    return all(importlib.util.find_spec(name) is not None for name in ("dro", "torchattacks"))
+
+
+@cache
 def import_dro() -> Any:
     """The neural part of ``dro``.
 
     The package also imports gradient boosting, convex solvers and torchvision, of which this part uses no more than
     the name of a module of pretrained image models. They are heavy, and a torchvision that was built for another torch
-    stops the import; so that part alone is loaded.
+    stops the import; so that part alone is loaded. It is kept here and not among the imported modules, where it would
+    be without its package.
     """
-    if "dro.neural_model" in sys.modules:
-        return sys.modules["dro.neural_model"]
+    if not dro_is_there():
+        raise MissingExtraError(f"dro or torchattacks is not installed; install them with: {DRO_INSTALL}", name="dro")
     found = importlib.util.find_spec("dro")
-    if found is None or importlib.util.find_spec("torchattacks") is None:
-        raise MissingExtraError(
-            "dro or torchattacks is not installed; install them with: pip install --no-deps dro torchattacks",
-            name="dro",
-        )
     package = types.ModuleType("dro")
     package.__path__ = list(found.submodule_search_locations or ())
     with stand_ins({"dro": package, "torchvision": None, "torchvision.models": None}):
@@ -196,7 +209,10 @@ def import_dro() -> Any:
 
 @contextmanager
 def stand_ins(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
-    """Put modules, empty ones for None, in place of those that are not imported yet, for a while."""
+    """Put modules, empty ones for None, in place of those that are not imported yet, for a while.
+
+    Nothing of them is left among the imported modules, nor what was imported from within them.
+    """
     absent = {name: module or types.ModuleType(name) for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(absent)
     for name, module in absent.items():
@@ -206,8 +222,8 @@ def stand_ins(modules: Mapping[str, types.ModuleType | None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in absent:
-            sys.modules.pop(name, None)
+        for name in [name for name in sys.modules if any(name == one or name.startswith(f"{one}.") for one in absent)]:
+            del sys.modules[name]
 
 
 def attacked_accuracy(model: Any, x: Any, y: Any, radius: float) -> float:
