@@ -86,6 +86,20 @@ class TestEveryDomain:
         assert float(domain._exact_slack(x).min()) > 0
         assert bool(torch.isfinite(domain.mirror(x)).all())
 
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize("ball", [Ball(2, center=[1e3, 5.0]), Ball(50, 0.1, np.full(50, -7.0))], ids=repr)
+    def test_a_ball_far_from_the_origin_is_not_left(self, ball, dtype):
+        y = torch.as_tensor(duals(ball, 500, 1e12), dtype=dtype)
+        x = ball.inverse(y)
+        assert bool((ball.slack(x) > 0).all())
+        assert bool((torch.linalg.vector_norm(x.double() - torch.as_tensor(ball.center), dim=1) < ball.radius).all())
+
+    def test_a_ball_that_the_precision_does_not_resolve_is_refused(self):
+        ball = Ball(2, 1e-6, [5.0, 5.0])
+        ball.check_particles(torch.as_tensor(ball.start(5, 0)), "init")
+        with pytest.raises(ValueError, match=r"init must be of a dtype that resolves Ball.*float32"):
+            ball.check_particles(torch.full((5, 2), 5.0), "init")
+
     @EVERY
     def test_the_noise_has_the_covariance_of_the_hessian(self, domain):
         x, n, step = domain.start(1, 3), 100_000, 1e-5

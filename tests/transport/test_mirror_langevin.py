@@ -348,11 +348,10 @@ class TestCertificates:
 
     def test_the_rate(self, interval):
         # The constant of the linear flow at the fixed point, 0.384836, is an upper bound on that of the inequality.
-        slow = certify_langevin(run_interval(init=np.full((1500, 1), 0.1), lr=0.1, record=10), lsi_constant=0.2)
+        run = run_interval(init=np.full((1500, 1), 0.1), lr=0.1, record=10)
+        slow = certify_langevin(run, lsi_constant=0.2)
         assert slow[1].value > slow[1].bound == pytest.approx(2 * 0.2 * 0.05)
-        assert not certify_langevin(run_interval(init=np.full((1500, 1), 0.1), lr=0.1, record=10), lsi_constant=50.0)[
-            1
-        ].holds
+        assert not certify_langevin(run, lsi_constant=50.0)[1].holds
         with pytest.raises(ValueError, match="lsi_constant must be None without functional"):
             run_interval(functional=None, lsi_constant=0.2)
         t = np.arange(30.0)

@@ -63,9 +63,9 @@ class TestTheStep:
         np.testing.assert_allclose(x.detach().numpy(), reference.particles, rtol=1e-10)
 
     def test_it_reaches_the_fixed_point(self):
-        x = torch.tensor(Simplex(3).start(1500, 0), requires_grad=True)
+        x = torch.tensor(Simplex(3).start(1000, 0), requires_grad=True)
         optimizer = MirrorLangevin([x], lr=0.2, temperature=0.05, generator=torch.Generator().manual_seed(0))
-        for _ in range(250):
+        for _ in range(150):
             optimizer.zero_grad()
             (x.mean(dim=0) - torch.tensor([0.7, 0.2, 0.1])).square().sum().backward()
             optimizer.step()
@@ -131,21 +131,23 @@ class TestTheContract:
         assert [g["elapsed"] for g in resumed.param_groups] == pytest.approx([1.0, 3.0])
 
     def test_settings_of_numpy_can_be_saved(self):
-        x = torch.full((3, 2), 0.1, requires_grad=True)
-        settings = {"temperature": np.float64(0.1), "inner": np.int64(2)}
-        optimizer = MirrorLangevin([x], np.float32(0.25), domain=Ball(2), **settings)
+        group = {"params": [torch.full((3, 2), 0.1)], "lr": np.float32(0.25), "inner": np.int64(2)}
+        optimizer = MirrorLangevin([group], domain=Ball(2), temperature=np.float64(0.1))
         file = io.BytesIO()
         torch.save(optimizer.state_dict(), file)
         file.seek(0)
-        group = torch.load(file, weights_only=True)["param_groups"][0]
-        assert (group["lr"], group["temperature"], group["inner"]) == (0.25, 0.1, 2)
+        saved = torch.load(file, weights_only=True)["param_groups"][0]
+        assert (saved["lr"], saved["temperature"], saved["inner"]) == (0.25, 0.1, 2)
 
     def test_a_long_run_keeps_nothing(self):
-        parameters, optimizer = make()
-        train(parameters, optimizer, 1)
+        x = torch.full((4, 1), 0.5, requires_grad=True)
+        optimizer = MirrorLangevin([x], domain=Box(0, 1, 1), temperature=0.1)
+        x.grad = torch.ones_like(x)
+        optimizer.step()
         before = len(pickle.dumps(optimizer.state_dict()))
         for _ in range(1000):
             optimizer.step()
+        assert optimizer.steps_done == 1001
         assert len(pickle.dumps(optimizer.state_dict())) <= before + 16
         assert not optimizer.state
         assert optimizer.certificates()[0].holds
@@ -182,7 +184,7 @@ class TestTheContract:
             return loss
 
         value = optimizer.step(closure)
-        assert float(value) == pytest.approx(float(loss_of(again)))
+        assert float(value.detach()) == pytest.approx(float(loss_of(again).detach()))
         train(again, other, 1)
         assert equal(parameters, again)
 
@@ -315,8 +317,6 @@ class TestWhatGoesWrong:
             optimizer.load_state_dict({"generator": content["generator"]})
         with pytest.raises(TypeError, match="generator of state_dict must be a tensor"):
             optimizer.load_state_dict({**content, "generator": "seed"})
-        with pytest.raises(TypeError, match="state_dict must be a dict"):
-            optimizer.load_state_dict(None)
 
     def test_bad_types(self):
         for options in ({"foreach": 1}, {"scale_grad": 1}, {"maximize": None}, {"inner": True}, {"lr": "fast"}):

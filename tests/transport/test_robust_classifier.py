@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -56,12 +56,26 @@ def attacked_accuracy(model, X, y, radius):
 
 def test_it_is_more_robust_than_ordinary_training():
     X, y = load_digits(return_X_y=True)
-    X, _, y, _ = train_test_split(X / 16, y, train_size=300, random_state=0)
-    settings = {"max_iter": 15, "batch_size": 64, "random_state": 0, "tau": 0.5, "learning_rate": 0.03}
+    X, _, y, _ = train_test_split(X / 16, y, train_size=200, random_state=0)
+    settings = {
+        "max_iter": 8, "batch_size": 64, "random_state": 0, "tau": 0.5, "steps": 10, "learning_rate": 0.05,
+    }  # fmt: skip
     robust = RobustClassifier(**settings).fit(X, y)
     plain = RobustClassifier(flow="erm", **settings).fit(X, y)
     assert attacked_accuracy(robust, X, y, 0.5) >= attacked_accuracy(plain, X, y, 0.5) + 0.1
     assert plain.score(X, y) - robust.score(X, y) <= 0.04
+
+
+@pytest.mark.parametrize("data", [load_iris, load_wine])
+def test_the_defaults_reach_the_worst_case_of_scaled_data(data):
+    X, y = data(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    model = RobustClassifier(max_iter=10, learning_rate=0.03, random_state=0).fit(X, y)
+    assert len(model.certificates_) == 5
+    assert all(promise.holds for promise in model.certificates_), model.certificates_
+    assert all(assumption.satisfied for promise in model.certificates_ for assumption in promise.assumptions)
+    hurried = RobustClassifier(max_iter=10, learning_rate=0.03, random_state=0, tau=0.5, steps=2).fit(X, y)
+    assert not hurried.certificates_[1].holds
 
 
 @pytest.mark.parametrize("flow", ["wgf", "wfr", "svgd", "dual", "wrm", "pgd", "erm"])

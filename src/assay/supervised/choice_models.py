@@ -174,7 +174,7 @@ class RaoKupper(ChoiceModel):
     Parameters
     ----------
     threshold : float, default=0.0
-        ``a``, at least 0: how much better a response has to be to be preferred in half of the cases.
+        ``a``, from 0 to 350: how much better a response has to be to be preferred in half of the cases.
 
     Examples
     --------
@@ -187,7 +187,7 @@ class RaoKupper(ChoiceModel):
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", check_real(self.threshold, "threshold", minimum=0))
+        object.__setattr__(self, "threshold", check_real(self.threshold, "threshold", minimum=0, maximum=350))
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from assay.supervised.choice_models import ImpliedChoiceModel, resolve_choice
 from assay.supervised.policy_links import LogLink, resolve_link
-from assay.supervised.preference_psi import MarginLoss, resolve_psi, shifted, smoothed
+from assay.supervised.preference_psi import MarginLoss, check_domain, resolve_psi, shifted, slope_rounding, smoothed
 from assay.validation import check_choice, check_real
 
 if TYPE_CHECKING:
@@ -152,8 +152,9 @@ class PreferenceLoss(nn.Module):
         self.continuation = self._check_continuation(continuation)
         self._smoothed = smoothed(self.psi, self.label_smoothing)
         self._progress = 1.0
+        low, high = check_domain(domain)
         if strict:
-            self._require_decreasing(*domain)
+            self._require_decreasing(low, high)
 
     def _check_continuation(self, continuation: Any) -> float | None:
         if continuation is None:
@@ -165,12 +166,14 @@ class PreferenceLoss(nn.Module):
 
     def _require_decreasing(self, low: float, high: float) -> None:
         grid = torch.linspace(low, high, 2401, dtype=torch.float64)
-        rising = self.effective_psi().slope(grid) > 1e-12
+        slopes = self.effective_psi().slope(grid)
+        rising = ~(slopes <= slope_rounding(slopes))
         if bool(rising.any()):
-            first = float(grid[rising.long().argmax()])
+            first = int(rising.long().argmax())
+            how = "increases" if float(slopes[first]) > 0.0 else "has no slope"
             raise ValueError(
                 f"psi must decrease on the domain [{low:g}, {high:g}] when strict=True, "
-                f"got {self.effective_psi().name!r}, which increases at {first:g}"
+                f"got {self.effective_psi().name!r}, which {how} at {float(grid[first]):g}"
             )
 
     def extra_repr(self) -> str:
@@ -310,9 +313,16 @@ class PreferenceLoss(nn.Module):
             reference_chosen_logps=None if self.reference_free else reference_chosen_logps,
             reference_rejected_logps=None if self.reference_free else reference_rejected_logps,
         )
-        losses = self.pair_losses(margins)
-        if tie is not None:
-            losses = torch.where(self._check_tie(tie, margins), -self.choice.log_abstention(lead), losses)
+        if tie is None:
+            losses = self.pair_losses(margins)
+        else:
+            # Each branch sees margin 0 where it does not count: an infinite slope there would still make a nan.
+            tied = self._check_tie(tie, margins)
+            losses = torch.where(
+                tied,
+                -self.choice.log_abstention(torch.where(tied, lead, 0.0)),
+                self.pair_losses(torch.where(tied, 0.0, margins)),
+            )
         return PreferenceOutput(
             self._reduced(losses), margins.detach(), self.beta * chosen.detach(), self.beta * rejected.detach()
         )
@@ -374,16 +384,16 @@ class PreferenceLoss(nn.Module):
             raise ValueError(f"{which}_lengths must be given when length_power is positive, got None")
         if not isinstance(lengths, Tensor) or lengths.shape != logps.shape:
             raise ValueError(f"{which}_lengths must be a tensor of shape {tuple(logps.shape)}, got {_shape(lengths)}")
-        if lengths.device.type == "cpu" and lengths.numel() and not bool(lengths.min() >= 1):
-            raise ValueError(f"{which}_lengths must be at least 1, got a minimum of {lengths.min().item():g}")
+        if lengths.device.type == "cpu" and not bool(((lengths >= 1) & torch.isfinite(lengths)).all()):
+            raise ValueError(f"{which}_lengths must be finite and at least 1, got {_ends(lengths)}")
         lengths = lengths.to(reward)
         return reward / (lengths if self.length_power == 1.0 else lengths**self.length_power)
 
     def _check_margin(self, margin: Tensor, lead: Tensor) -> Tensor:
         if not isinstance(margin, Tensor) or margin.shape != lead.shape:
             raise ValueError(f"margin must be a tensor of shape {tuple(lead.shape)}, got {_shape(margin)}")
-        if margin.device.type == "cpu" and margin.numel() and not bool(margin.min() >= 0):
-            raise ValueError(f"margin must be at least 0, got a minimum of {margin.min().item():g}")
+        if margin.device.type == "cpu" and margin.numel() and not bool(((margin >= 0) & torch.isfinite(margin)).all()):
+            raise ValueError(f"margin must be finite and at least 0, got {_ends(margin)}")
         return margin.to(lead)
 
     def _check_tie(self, tie: Tensor, margins: Tensor) -> Tensor:
@@ -417,6 +427,10 @@ class _LossOfMargins(torch.autograd.Function):
         else:
             gradient = torch.mul(psi.slope(margins), upstream).mul_(beta)
         return gradient, -gradient, None, None, None
+
+
+def _ends(tensor: Tensor) -> str:
+    return f"values from {tensor.min().item():g} to {tensor.max().item():g}"
 
 
 def _shape(thing: Any) -> str:

@@ -20,9 +20,9 @@ from torch import Tensor
 from assay.certificate import Assumption, Certificate
 from assay.result import Result
 from assay.supervised.choice_models import LEAST_RISE, ChoiceModel, ImpliedChoiceModel, resolve_choice
-from assay.supervised.preference_psi import MarginLoss, resolve_psi, slope_rounding
+from assay.supervised.preference_psi import MarginLoss, check_domain, resolve_psi, slope_rounding
 from assay.supervised.proper_losses import ProperLoss
-from assay.validation import check_integer, check_real
+from assay.validation import check_integer
 
 __all__ = ["PreferenceLossCertificate", "certify_preference_loss"]
 
@@ -132,9 +132,15 @@ def certify_preference_loss(
     ipo - compliant on (-inf, 0.5]
     """
     loss, model = resolve_psi(psi), resolve_choice(choice)
-    low, high = _check_domain(domain)
+    low, high = check_domain(domain)
     grid = torch.linspace(low, high, check_integer(n, "n", minimum=101), dtype=torch.float64)
     step = float(grid[1] - grid[0])
+    between = model.probability(grid)
+    if not bool(((between >= _LAWS[0]) & (between <= _LAWS[-1])).any()):
+        raise ValueError(
+            f"domain must have margins of probabilities between {_LAWS[0]:g} and {_LAWS[-1]:g} of choice "
+            f"{model.name!r}, got ({low:g}, {high:g}): widen it"
+        )
     slopes = loss.slope(grid)
     until = _decreases_until(loss, grid, slopes)
 
@@ -191,15 +197,6 @@ def certify_preference_loss(
     )
 
 
-def _check_domain(domain: Any) -> tuple[float, float]:
-    if not isinstance(domain, tuple | list) or len(domain) != 2:
-        raise TypeError(f"domain must be a pair of numbers, got {domain!r}")
-    low, high = (check_real(end, "domain") for end in domain)
-    if not low < 0.0 < high:
-        raise ValueError(f"domain must be an interval with 0 inside, got ({low:g}, {high:g})")
-    return low, high
-
-
 def _decreases_until(loss: MarginLoss, grid: Tensor, slopes: Tensor) -> float:
     """The margin at which the loss begins to increase, by bisection between the points of the grid."""
     wrong = ~(slopes <= slope_rounding(slopes))
@@ -226,12 +223,12 @@ def _risks(proper: ProperLoss, grid: Tensor) -> Float[np.ndarray, "outcomes laws
 
 
 def _argmin_gap(proper: ProperLoss, grid: Tensor, risks: Float[np.ndarray, "outcomes laws points"]) -> float:
-    """Largest distance from the margin of a probability to the minimisers of its expected loss.
+    """Largest distance from the margin of a probability to the minimisers of its expected loss; nan if none is inside.
 
     Where the expected loss is flat all its minimisers count: then the loss is proper, though not strictly.
     """
     margins, points = proper.choice.inverse(torch.tensor(_LAWS)).numpy(), grid.numpy()
-    worst = 0.0
+    worst = math.nan
     for margin, won, lost in zip(margins, *risks, strict=True):
         if not points[0] <= margin <= points[-1]:
             continue
@@ -242,7 +239,8 @@ def _argmin_gap(proper: ProperLoss, grid: Tensor, risks: Float[np.ndarray, "outc
         # Rounding of the two parts there, far below what one step away from a minimum costs.
         best = points[risk <= risk[least] + 1e-14 * (abs(won[least]) + abs(lost[least]))]
         inside = best[0] <= margin <= best[-1] and best[-1] - best[0] <= (len(best) - 0.5) * (points[1] - points[0])
-        worst = max(worst, 0.0 if inside else float(np.abs(best - margin).min()))
+        apart = 0.0 if inside else float(np.abs(best - margin).min())
+        worst = apart if math.isnan(worst) else max(worst, apart)
     return worst
 
 

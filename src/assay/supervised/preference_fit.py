@@ -23,7 +23,7 @@ from assay.supervised.choice_models import ImpliedChoiceModel, resolve_choice
 from assay.supervised.preference_psi import MarginLoss, resolve_psi, slope_rounding
 from assay.validation import as_float_array, check_integer, check_real
 
-__all__ = ["PreferenceFit", "certify_preference_fit"]
+__all__ = ["PreferenceFit", "certify_preference_fit", "check_pairs"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -135,6 +135,7 @@ def certify_preference_fit(
         raise ValueError("tie must leave at least one pair with an order, got none")
     check_integer(n_bins, "n_bins", minimum=1)
     check_real(confidence, "confidence", above=0, below=1)
+    tol = None if tol is None else check_real(tol, "tol", minimum=0)
     implied = ImpliedChoiceModel(effective)
     declared = implied if choice is None else resolve_choice(choice)
     ordered = leads[~ties]
@@ -224,15 +225,42 @@ def _leads(model: Any, pairs: Any, X: Any, psi: Any) -> tuple[np.ndarray, Margin
     loss = resolve_psi("logistic" if psi is None else psi)
     if pairs is None:
         return scores, loss
+    index = check_pairs(pairs, len(scores))
+    return scores[index[:, 0]] - scores[index[:, 1]], loss
+
+
+def check_pairs(pairs: Any, n_items: int) -> Int[np.ndarray, "pairs 2"]:
+    """Check pairs of indices of items.
+
+    Parameters
+    ----------
+    pairs : array_like of int of shape (n_pairs, 2)
+        What the user passed.
+    n_items : int
+        Number of items.
+
+    Returns
+    -------
+    numpy.ndarray of int64 of shape (n_pairs, 2)
+
+    Examples
+    --------
+    >>> from assay.supervised.preference_fit import check_pairs
+    >>> check_pairs([(2, 0)], 3)
+    array([[2, 0]])
+    """
     index = np.asarray(pairs)
     if index.ndim != 2 or index.shape[1] != 2 or len(index) == 0 or index.dtype.kind not in "iu":
         raise ValueError(
             f"pairs must be integers of shape (n_pairs, 2), got dtype {index.dtype} and shape {index.shape}"
         )
-    if index.min() < 0 or index.max() >= len(scores):
+    if index.min() < 0 or index.max() >= n_items:
         wrong = index.min() if index.min() < 0 else index.max()
-        raise ValueError(f"pairs must be indices in [0, {len(scores)}), got {wrong}")
-    return scores[index[:, 0]] - scores[index[:, 1]], loss
+        raise ValueError(f"pairs must be indices in [0, {n_items}), got {wrong}")
+    same = index[:, 0] == index[:, 1]
+    if same.any():
+        raise ValueError(f"pairs must have two different items, got the same in pair {int(same.argmax())}")
+    return index.astype(np.int64)
 
 
 def _check_ties(tie: Any, n_pairs: int) -> np.ndarray:

@@ -26,7 +26,16 @@ from torch import Tensor
 
 from assay.validation import check_real
 
-__all__ = ["FunctionLoss", "MarginLoss", "parse_name", "resolve_psi", "shifted", "slope_rounding", "smoothed"]
+__all__ = [
+    "FunctionLoss",
+    "MarginLoss",
+    "check_domain",
+    "parse_name",
+    "resolve_psi",
+    "shifted",
+    "slope_rounding",
+    "smoothed",
+]
 
 # Below this margin the exponential losses go on along their tangent: no overflow, and still a decreasing curve.
 _EXP_FLOOR = -20.0
@@ -412,6 +421,32 @@ def shifted(psi: Any, margin: float) -> MarginLoss:
     """
     loss, margin = resolve_psi(psi), check_real(margin, "margin")
     return _Shifted(loss, margin) if margin else loss
+
+
+def check_domain(domain: Any) -> tuple[float, float]:
+    """Check an interval of margins: two finite numbers with 0 between them.
+
+    Parameters
+    ----------
+    domain : tuple of float
+        What the user passed.
+
+    Returns
+    -------
+    tuple of float
+
+    Examples
+    --------
+    >>> from assay.supervised.preference_psi import check_domain
+    >>> check_domain([-2, 1])
+    (-2.0, 1.0)
+    """
+    if not isinstance(domain, tuple | list) or len(domain) != 2:
+        raise TypeError(f"domain must be a pair of numbers, got {domain!r}")
+    low, high = (check_real(end, "domain") for end in domain)
+    if not low < 0.0 < high:
+        raise ValueError(f"domain must be an interval with 0 inside, got ({low:g}, {high:g})")
+    return low, high
 
 
 def slope_rounding(slopes: Tensor) -> float:

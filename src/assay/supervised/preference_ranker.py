@@ -23,6 +23,7 @@ from assay.certificate import Assumption, Certificate
 from assay.supervised.choice_models import ImpliedChoiceModel, resolve_choice
 from assay.supervised.preference import PreferenceLoss
 from assay.supervised.preference_certificate import certify_preference_loss
+from assay.supervised.preference_fit import check_pairs
 from assay.validation import as_generator, check_choice, check_integer, check_real
 
 __all__ = ["PreferenceRanker"]
@@ -249,7 +250,7 @@ class PreferenceRanker(BaseEstimator):
         """
         scores = self.predict(X)
         if scores.ndim == 1:
-            index = _check_pairs(pairs, len(scores))
+            index = check_pairs(pairs, len(scores))
             scores = scores[index]
         leads = torch.tensor(self.loss_.beta * (scores[:, 0] - scores[:, 1]))
         model = ImpliedChoiceModel(self.loss_.effective_psi()) if implied else resolve_choice(self.choice)
@@ -306,12 +307,13 @@ class PreferenceRanker(BaseEstimator):
         items = self._check_X(X, reset=reset)
         target = np.asarray(y)
         if target.ndim == 2 and target.shape[1] == 2:
-            return items, _check_pairs(target, len(items))
+            return items, check_pairs(target, len(items))
         grades = column_or_1d(check_array(y, ensure_2d=False, dtype=None), warn=True)
         if len(grades) != len(items):
             raise ValueError(f"y must have one grade per item, {len(items)}, or shape (n_pairs, 2), got {len(grades)}")
         return items, _pairs_of_grades(grades, max_pairs, rng)
 
+    @torch.enable_grad()
     def _train(
         self,
         layers: list[Tensor],
@@ -380,23 +382,12 @@ def _initial_layers(widths: tuple[int, ...], generator: torch.Generator) -> list
     layers = []
     for inputs, outputs in itertools.pairwise(widths):
         for shape in ((inputs, outputs), (outputs,)):
-            layers.append(((2.0 * torch.rand(shape, generator=generator) - 1.0) / inputs**0.5).requires_grad_())
+            layers.append(
+                (
+                    (2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) / inputs**0.5
+                ).requires_grad_()
+            )
     return layers
-
-
-def _check_pairs(pairs: Any, n_items: int) -> Int[np.ndarray, "pairs 2"]:
-    index = np.asarray(pairs)
-    if index.ndim != 2 or index.shape[1] != 2 or len(index) == 0 or index.dtype.kind not in "iu":
-        raise ValueError(
-            f"pairs must be integers of shape (n_pairs, 2), got dtype {index.dtype} and shape {index.shape}"
-        )
-    if index.min() < 0 or index.max() >= n_items:
-        wrong = index.min() if index.min() < 0 else index.max()
-        raise ValueError(f"pairs must be indices in [0, {n_items}), got {wrong}")
-    same = index[:, 0] == index[:, 1]
-    if same.any():
-        raise ValueError(f"pairs must have two different items, got the same in pair {int(same.argmax())}")
-    return index.astype(np.int64)
 
 
 def _pairs_of_rows(y: Any, n_pairs: int) -> Int[np.ndarray, "pairs 2"]:

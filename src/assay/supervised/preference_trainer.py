@@ -8,6 +8,8 @@ devices, precision and schedules are those that the caller has set up.
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -309,6 +311,7 @@ class PreferenceTrainer:
         return {
             "policy": self.policy.state_dict(),
             "reference": None if self.reference is None else self.reference.state_dict(),
+            "fingerprint": None if self.reference is None else self._fingerprint.tolist(),
             "optimizer": self.optimizer.state_dict(),
             "loss": self.loss.state_dict(),
             "history": {name: list(column) for name, column in self.history.items()},
@@ -316,11 +319,13 @@ class PreferenceTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        self.policy.load_state_dict(state["policy"])
+        """Inverse of :meth:`state_dict`; a reference that was changed before it was saved is still noticed."""
+        if (self.reference is None) != (state["reference"] is None):
+            raise ValueError("state must be of a trainer that has a reference if this one has, and else of one without")
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
-            self._fingerprint = _fingerprint(self.reference)
+            self._fingerprint = np.array(state["fingerprint"])
+        self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss.load_state_dict(state["loss"])
         self.history = {name: list(column) for name, column in state["history"].items()}
@@ -333,16 +338,18 @@ def _check_batch(batch: Any) -> None:
 
 
 def _takes_attention_mask(model: nn.Module) -> bool:
-    code = getattr(type(model).forward, "__wrapped__", type(model).forward).__code__
-    return "attention_mask" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    try:
+        return "attention_mask" in inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):  # compiled code shows no signature
+        return False
 
 
 def _fingerprint(model: nn.Module) -> np.ndarray:
-    """Two numbers per parameter that any change of it changes, up to rounding."""
+    """Two numbers per parameter and buffer that any change of it changes, up to rounding."""
     sums = []
     with torch.no_grad():
-        for parameter in model.parameters():
-            flat = parameter.reshape(-1).double()
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            flat = tensor.reshape(-1).double()
             # The second one notices entries that change places.
             sums += [flat.sum(), flat @ torch.cos(torch.arange(len(flat), dtype=flat.dtype, device=flat.device))]
     return torch.stack(sums).cpu().numpy() if sums else np.zeros(0)

@@ -48,8 +48,8 @@ def read_responses(
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is larger than 2 GiB, is no table, lacks a column, has an answer other than 0, 1 and empty, or two answers
-        of one user to one item.
+        If it is larger than 2 GiB, is no table, lacks a column, has two columns of one name or more values in a row
+        than names, an answer other than 0, 1 and empty, or two rows of one user (in a long file, for one item).
 
     Examples
     --------
@@ -69,14 +69,21 @@ def read_responses(
     size = path.stat().st_size
     if size > _MAX_BYTES:
         raise ValueError(f"{path.name} must be at most {_MAX_BYTES} bytes, got {size}")
+    separator = "," if path.suffix.lower() == ".csv" else "\t"
     try:
-        frame = pd.read_csv(path, sep="," if path.suffix.lower() == ".csv" else "\t")
+        header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str).iloc[0].dropna()
+        frame = pd.read_csv(path, sep=separator)
     except pd.errors.EmptyDataError as error:
         raise ValueError(f"{path.name} is empty") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name} is not a table: {' '.join(str(error).split())}") from error
+    if header.duplicated().any():
+        twice = header[header.duplicated()].iloc[0]
+        raise ValueError(f"{path.name} must have a header of different names, got {twice!r} twice")
     if frame.empty:
         raise ValueError(f"{path.name} has no rows")
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise ValueError(f"{path.name} must have at most as many values in a row as names in its header, got more")
     columns = [
         _find_column(frame, name, usual, words, path.name)
         for name, usual, words in (
@@ -94,6 +101,10 @@ def read_responses(
     if columns[0] is not None:
         if frame[columns[0]].isna().any():
             raise ValueError(f"{path.name} must have a user in every row of column {columns[0]!r}")
+        twice = frame[columns[0]].duplicated()
+        if twice.any():
+            one = frame.loc[twice, columns[0]].iloc[0]
+            raise ValueError(f"{path.name} must have one row per user, got two of {one}")
         frame = frame.set_index(columns[0])
     hint = "" if columns[0] is not None else " (if the column says who answered, name it with user=)"
     return pd.DataFrame(
@@ -138,5 +149,8 @@ def _as_answers(column: pd.Series, words: str, hint: str = "") -> pd.Series:
     numbers = pd.to_numeric(column, errors="coerce") if column.dtype != bool else column.astype("Int8")
     bad = (numbers.isna() & column.notna()) | (numbers.notna() & (numbers != 0) & (numbers != 1))
     if bad.any():
-        raise ValueError(f"{words} must have 0, 1 or nothing in every row, got {column[bad].iloc[0]!r}{hint}")
+        one = column[bad].iloc[0]
+        raise ValueError(
+            f"{words} must have 0, 1 or nothing in every row, got {repr(one) if isinstance(one, str) else one}{hint}"
+        )
     return numbers.astype("Int8")

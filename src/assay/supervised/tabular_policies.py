@@ -177,6 +177,7 @@ class _Population:
         if self.ties is not None:
             np.fill_diagonal(self.ties, 0.0)
 
+    @torch.enable_grad()
     def __call__(self, utilities: np.ndarray, phase: float = 1.0) -> tuple[float, Float[np.ndarray, " responses"]]:
         """Value and gradient; ``phase`` below 1 mixes in the logistic loss."""
         at = torch.tensor(utilities, dtype=torch.float64, requires_grad=True)

@@ -360,6 +360,7 @@ class AlphaDivergence(BaseEstimator):
             orthogonal=self.orthogonal,
             center=np.median(pooled, axis=0),
         )
+        del pooled
         radius = self.radius
         if isinstance(radius, str):
             radius = self._choose_radius(divergence, train_p, train_q, features, rng)
@@ -367,9 +368,9 @@ class AlphaDivergence(BaseEstimator):
             divergence, train_p, train_q, features, float(radius), float(self.offset), block_rows=self.batch_size
         )
         history = _History(self.callback)
-        theta, curvature = self._maximise(problem, rng, history)
+        theta, ratio = self._maximise(problem, rng, history)
         critic = LinearCritic(theta[:-1], float(theta[-1]), features, float(radius), float(self.offset))
-        self._conclude(problem, critic, (held_p, held_q), scale, history.columns(), curvature)
+        self._conclude(problem, critic, (held_p, held_q), scale, history.columns(), ratio)
         return self
 
     def log_ratio(self, X: Any) -> Float[np.ndarray, " rows"]:
@@ -550,8 +551,8 @@ class AlphaDivergence(BaseEstimator):
 
     def _maximise(
         self, problem: CriticProblem, rng: np.random.Generator, history: _History
-    ) -> tuple[Float[np.ndarray, " parameters"], Float[np.ndarray, "parameters parameters"] | None]:
-        """Stochastic ascent from the critic 0, then the polish; minus the Hessian there, if Newton's method made it."""
+    ) -> tuple[Float[np.ndarray, " parameters"], float | None]:
+        """Stochastic ascent from the critic 0, then the polish; the curvature ratio, if Newton's method knows it."""
         polish = self.polish
         if polish == "auto":
             polish = "newton" if self.n_features <= _NEWTON_FEATURES else "gradient"
@@ -571,7 +572,7 @@ class AlphaDivergence(BaseEstimator):
             newton = maximise_by_newton(
                 problem, theta, tol=self.tol, max_iter=self.max_iter, record=history.phase("newton")
             )
-            return newton.theta, newton.curvature
+            return newton.theta, _curvature_ratio(newton.curvature)
         if polish == "gradient":
             theta = ascend_by_gradient(problem, theta, _GRADIENT_STEPS, self.tol, history.phase("gradient")).theta
         return theta, None
@@ -583,18 +584,14 @@ class AlphaDivergence(BaseEstimator):
         held: tuple[Sample, Sample],
         scale: float,
         history: dict[str, np.ndarray],
-        curvature: Float[np.ndarray, "parameters parameters"] | None,
+        ratio: float | None,
     ) -> None:
         divergence, theta = problem.divergence, critic.theta
-        if curvature is None and self.n_features <= _NEWTON_FEATURES:  # with more it would take longer than the fit
+        if ratio is None and self.n_features <= _NEWTON_FEATURES:  # with more it would take longer than the fit
             train_value, gradient, curvature = problem.expand(theta, hessian_stride(problem))
+            ratio = _curvature_ratio(curvature)
         else:
             train_value, gradient, _ = problem.expand(theta, stride=0)
-        ratio = math.nan
-        if curvature is not None:
-            eigenvalues = eigvalsh(curvature.T, check_finite=False, overwrite_a=True)
-            ratio = float(max(eigenvalues[0], 0.0) / eigenvalues[-1]) if eigenvalues[-1] > 0.0 else math.nan
-            del curvature
         fw_gap = problem.gap(theta, gradient)
         # Chosen on the training points, so that the bound stays valid.
         some = (Sample(sample.points, sample.rows[:_CLIP_POINTS]) for sample in (problem.P, problem.Q))
@@ -623,7 +620,7 @@ class AlphaDivergence(BaseEstimator):
             train_value=train_value,
             holdout=float(self.holdout),
             se=outcome.standard_error,
-            curvature=ratio,
+            curvature=math.nan if ratio is None else ratio,
             length_scale=scale,
             radius=critic.radius,
             critic=critic,
@@ -641,6 +638,12 @@ class AlphaDivergence(BaseEstimator):
                 SklearnConvergenceWarning,
                 stacklevel=3,
             )
+
+
+def _curvature_ratio(curvature: Any) -> float:
+    """Smallest over largest eigenvalue; the matrix is overwritten."""
+    eigenvalues = eigvalsh(curvature.T, check_finite=False, overwrite_a=True)
+    return float(max(eigenvalues[0], 0.0) / eigenvalues[-1]) if eigenvalues[-1] > 0.0 else math.nan
 
 
 class _History:
@@ -709,9 +712,10 @@ def critic_certificates(
         out, the lower bound.
     """
     gradient_w, gradient_c, concave = np.zeros_like(critic.weights), 0.0, True
+    buffer = np.empty((_BLOCK_ROWS, len(critic.weights)))
     for sample, integrand in zip(train, (divergence.p_integrand, divergence.q_integrand), strict=True):
         for _, points in sample.blocks(_BLOCK_ROWS):
-            features = critic.features.transform(points)
+            features = critic.features.transform(points, out=buffer[: len(points)])
             _, slope, curvature = integrand(features @ critic.weights + critic.constant)
             concave &= bool((curvature <= 0.0).all())
             gradient_w += slope @ features / len(sample)

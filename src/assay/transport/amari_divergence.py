@@ -160,7 +160,8 @@ def _integral_of_exponential(rate: float, g: Any) -> tuple[Any, Any, Any]:
     """Integral of ``exp(rate * t)`` from 0 to ``g``, the integrand at ``g``, and its derivative."""
     library: Any = torch if isinstance(g, torch.Tensor) else np
     values = g if isinstance(g, torch.Tensor) else np.asarray(g, dtype=np.result_type(g, np.float32))
-    if abs(rate) < 1e-300:  # smaller rates are not normal numbers, and the limit is exact
+    # Far below the spacing of numbers the limit is exact, and a quotient of numbers that are not normal is not.
+    if abs(rate) < float(library.finfo(values.dtype).tiny) ** 0.5:
         return values, library.ones_like(values), library.zeros_like(values)
     slope = library.exp(rate * values)
     return library.expm1(rate * values) / rate, slope, rate * slope

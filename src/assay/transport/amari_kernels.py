@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 __all__ = ["mean_integral", "mean_integral_and_slopes"]
 
-# As in the array form: smaller rates are not normal numbers, and the limit is exact.
-_SMALLEST_RATE = 1e-300
+# As in the array form.
+_SMALLEST_RATE = float(np.finfo(float).tiny) ** 0.5
 
 
 def mean_integral(

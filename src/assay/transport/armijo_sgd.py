@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from assay.certificate import Assumption, Certificate
-from assay.validation import check_real
+from assay.validation import check_integer, check_real
 
 __all__ = ["ArmijoSGD"]
 
@@ -198,9 +198,13 @@ class ArmijoSGD(Optimizer):
         projected = [p for group in self.param_groups for p in group["params"]] if self.project is not None else []
         kept = {p: p.detach().clone() for p in [*projected, *(p for _, parameters in moving for p in parameters)]}
         directions = {p: p.grad.detach().clone() for _, parameters in moving for p in parameters}  # type: ignore[union-attr]
-        if not self._search(evaluate, start, moving, kept, directions):
-            torch._foreach_copy_(list(kept), list(kept.values()))
-            self.skipped_steps += 1
+        moved = False
+        try:
+            moved = self._search(evaluate, start, moving, kept, directions)
+        finally:  # also where a trial raises: parameters of a trial are no place to be left at
+            if not moved:
+                torch._foreach_copy_(list(kept), list(kept.values()))
+        self.skipped_steps += not moved
         return loss
 
     def _search(
@@ -287,11 +291,7 @@ class ArmijoSGD(Optimizer):
         ValueError
             If it is of another optimizer; nothing has changed then.
         """
-        counts = {"steps_done", "skipped_steps", "evaluations", "worst_excess"}
-        if not counts <= dict(state_dict.get("armijo", {})).keys():
-            raise ValueError(f"state_dict must have the key 'armijo' with {sorted(counts)}, got {sorted(state_dict)}")
-        for group in state_dict["param_groups"]:
-            _check_group(group)
+        _check_state(state_dict)
         super().load_state_dict({name: content for name, content in state_dict.items() if name != "armijo"})
         own = state_dict["armijo"]
         self.steps_done, self.skipped_steps = int(own["steps_done"]), int(own["skipped_steps"])
@@ -312,6 +312,30 @@ def _first_step(group: Mapping[str, Any]) -> float:
 def _as_float(loss: Any) -> float:
     """What a closure returned, as a number."""
     return float(loss.detach() if isinstance(loss, Tensor) else loss)
+
+
+def _check_state(state_dict: Mapping[str, Any]) -> None:
+    """Check what :meth:`ArmijoSGD.load_state_dict` is given, all of it before anything is changed."""
+    own, groups = state_dict.get("armijo"), state_dict.get("param_groups")
+    counts = ("steps_done", "skipped_steps", "evaluations")
+    if not isinstance(own, Mapping) or not {*counts, "worst_excess"} <= own.keys() or not isinstance(groups, list):
+        raise ValueError(
+            f"state_dict must have the keys 'param_groups' and 'armijo' with {sorted({*counts, 'worst_excess'})}, "
+            f"got {sorted(state_dict)}"
+        )
+    for name in counts:
+        check_integer(own[name], f"state_dict['armijo'][{name!r}]", minimum=0)
+    # Before the first step it is minus infinity.
+    if not isinstance(own["worst_excess"], float) or not own["worst_excess"] <= 0.0:
+        raise ValueError(f"state_dict['armijo']['worst_excess'] must be at most 0, got {own['worst_excess']!r}")
+    options = ("lr", "c", "beta", "growth", "lr_max", "maximize", "step_size")
+    for group in groups:
+        missing = [name for name in options if name not in group]
+        if missing:
+            raise ValueError(f"state_dict must have {', '.join(options)} in every group, got none of {missing}")
+        _check_group(group)
+        if group["step_size"] is not None:
+            check_real(group["step_size"], "step_size", above=0)
 
 
 def _check_group(group: Mapping[str, Any]) -> None:

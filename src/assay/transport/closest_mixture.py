@@ -34,6 +34,7 @@ from assay.transport.mixture_level import ZERO, Level, rank_step, solve_level
 from assay.transport.mixture_problem import MixtureProblem, prepare_mixture_problem
 from assay.transport.moment_matrices import Polynomial, evaluate_monomials
 from assay.transport.moment_relaxation import LevelSize, level_size
+from assay.transport.sample_files import read_moments, read_points
 from assay.validation import ConvergenceWarning, as_generator, check_choice, check_integer, check_real
 
 __all__ = ["MixtureResult", "closest_mixture"]
@@ -133,7 +134,7 @@ class MixtureResult(Result):
 
 
 def closest_mixture(
-    moments: Mapping | ArrayLike | None = None,
+    moments: Mapping | ArrayLike | str | os.PathLike | None = None,
     *,
     data: Any = None,
     target: Any = None,
@@ -162,11 +163,13 @@ def closest_mixture(
 
     Parameters
     ----------
-    moments : dict or array_like, optional
+    moments : dict, array_like or path, optional
         Exact moments of the measure: by tuple of exponents, or in one dimension a vector
-        :math:`(1, E x, E x^2, \dots)`. All of degree up to twice the order are needed.
-    data : array_like of shape (n_samples,) or (n_samples, dim), optional
-        A sample instead; what is said is then about the empirical measure. At most 3 dimensions.
+        :math:`(1, E x, E x^2, \dots)`. All of degree up to twice the order are needed. Or an npz file with an array
+        ``moments`` and, for more than one dimension, an array ``exponents`` with a row for each of them.
+    data : array_like of shape (n_samples,) or (n_samples, dim), or path, optional
+        A sample instead, or a csv file with one point per row (with or without names of columns); what is said is then
+        about the empirical measure. At most 3 dimensions.
     target : object, optional
         The measure itself, in one dimension, for ``upper`` (and, without ``moments`` and ``data``, for the moments): an
         object with ``ppf``, for total variation also ``pdf`` or ``pmf``, and ``moment``, e.g. a frozen distribution of
@@ -216,6 +219,8 @@ def closest_mixture(
 
     Raises
     ------
+    FileNotFoundError
+        If a path leads nowhere.
     TypeError, ValueError
         If an argument is not what it must be: moments are missing or not those of a measure, a column is constant, a
         family lacks something, S is empty or not compact, there are more than 3 dimensions or too few points.
@@ -268,6 +273,10 @@ def closest_mixture(
     if isinstance(constraints, Mapping):
         raise TypeError("constraints must be a sequence of dicts, got one dict")
 
+    if isinstance(moments, str | os.PathLike):
+        moments = read_moments(moments)
+    if isinstance(data, str | os.PathLike):
+        data = read_points(data)
     dim = _dimension(moments, data)
     if last is None and (data is not None or moments is None):
         degree: int | None = 2 * DEFAULT_ORDER.get(dim, 2)

@@ -21,7 +21,8 @@ from scipy.special import ndtri
 
 from assay.transport.amari_divergence import CriticDivergence, integrand_range
 
-Scores = Float[np.ndarray, " rows"] | Iterable[Float[np.ndarray, " block"]]
+# All of them, or part after part.
+Scores = Float[np.ndarray, " _"] | Iterable[Float[np.ndarray, " _"]]
 
 __all__ = ["HeldOut", "bernstein_lower_bound", "choose_clip", "evaluate_held_out"]
 

@@ -152,10 +152,17 @@ class CriticProblem:
         g += theta[-1]
         return g
 
-    def _feature_blocks(self, sample: Sample) -> Iterator[tuple[slice, Float[np.ndarray, "block features"]]]:
-        buffer = np.empty((min(self.block_rows, len(sample)), self.features.n_features))
+    def _feature_blocks(
+        self, sample: Sample, buffer: Float[np.ndarray, "rows features"] | None = None
+    ) -> Iterator[tuple[slice, Float[np.ndarray, "block features"]]]:
+        """Features of a sample, block by block in the same memory."""
+        buffer = self._buffer() if buffer is None else buffer
         for block, points in sample.blocks(self.block_rows):
             yield block, self.features.transform(points, out=buffer[: len(points)])
+
+    def _buffer(self) -> Float[np.ndarray, "rows features"]:
+        """Room for the features of a block of either sample."""
+        return np.empty((min(self.block_rows, max(len(self.P), len(self.Q))), self.features.n_features))
 
     def value(
         self,
@@ -230,7 +237,7 @@ class CriticProblem:
 
     def expand(
         self, theta: Float[np.ndarray, " parameters"], stride: int = 1
-    ) -> tuple[float, Float[np.ndarray, " parameters"], Float[np.ndarray, "parameters parameters"]]:
+    ) -> tuple[float, Float[np.ndarray, " parameters"], Float[np.ndarray, "parameters parameters"] | None]:
         """Value, gradient and minus the Hessian, in one pass that keeps nothing of the length of a sample.
 
         Parameters
@@ -246,18 +253,19 @@ class CriticProblem:
         value : float
             -inf where it overflows.
         gradient : array of shape (D + 1,)
-        curvature : array of shape (D + 1, D + 1)
+        curvature : array of shape (D + 1, D + 1) or None
             Positive semidefinite.
         """
         n_features = self.features.n_features
         total, gradient = 0.0, -self.ridge * theta
         size = n_features if stride else 0
         curvature, product = np.zeros((size + 1, size + 1)), np.empty((size, size))
+        buffer = self._buffer()
         with np.errstate(over="ignore", invalid="ignore"):
             for sample, integrand in self._sides():
                 n = len(sample)
                 used = sum(len(rows) for i, rows in enumerate(self._slices(sample)) if stride and i % stride == 0)
-                for i, (_, features) in enumerate(self._feature_blocks(sample)):
+                for i, (_, features) in enumerate(self._feature_blocks(sample, buffer)):
                     value, slope, bend = integrand(features @ theta[:-1] + theta[-1])
                     total += float(value.sum()) / n
                     gradient[:-1] += slope @ features / n
@@ -271,9 +279,12 @@ class CriticProblem:
                     curvature[-1, -1] += weight.sum()
                     features *= np.sqrt(weight)[:, None]
                     curvature[:-1, :-1] += np.matmul(features.T, features, out=product)
+        value = self._penalised(total, theta)
+        if not stride:
+            return value, gradient, None
         curvature[-1, :-1] = curvature[:-1, -1]
         curvature[np.diag_indices_from(curvature)] += self.ridge
-        return self._penalised(total, theta), gradient, curvature
+        return value, gradient, curvature
 
     def _slices(self, sample: Sample) -> Iterator[range]:
         for start in range(0, len(sample), self.block_rows):

@@ -319,7 +319,9 @@ def armijo_rate(
     middle = last // 2
     fitted = float((distance[last] / distance[middle]) ** (1.0 / (last - middle))) if last > middle else math.nan
     predicted = 1.0 - float(eigenvalues[0] / eigenvalues[-1])
-    inside = float(np.linalg.norm(optimum.theta[:-1])) < radius and abs(float(optimum.theta[-1])) < 5.0
+    # On the boundary up to rounding is on the boundary.
+    used = max(float(np.linalg.norm(optimum.theta[:-1])) / radius, abs(float(optimum.theta[-1])) / 5.0)
+    inside = used < 1.0 - 1e-9
     return ArmijoRate(
         fitted_factor=fitted,
         predicted_factor=predicted,

@@ -190,14 +190,15 @@ class RFFCritic(nn.Module):
 
     @torch.no_grad()
     def project_(self) -> None:
-        """Bring weights, constant and frequencies that are learned back to where they may be."""
-        norm = torch.linalg.vector_norm(self.weight)
-        self.weight.mul_((self.radius / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0))
-        self.bias.clamp_(-self.offset, self.offset)
+        """Bring weights, constant and frequencies that are learned back to where they may be.
+
+        They are inside their bounds after it whatever their precision, and unchanged if they were.
+        """
+        _shorten_(self.weight, self.radius)
+        largest = _round_down(self.offset, self.bias.dtype)
+        self.bias.clamp_(-largest, largest)
         if self.band is not None and isinstance(self.frequencies, nn.Parameter):
-            lengths = torch.linalg.vector_norm(self.frequencies, dim=0)
-            limit = self.band / self.length_scale
-            self.frequencies.mul_((limit / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1.0))
+            _shorten_(self.frequencies, self.band / self.length_scale)
 
     def certificates(self) -> tuple[Certificate, ...]:
         """Certify that the critic is where it may be, up to the rounding of its dtype.
@@ -225,6 +226,26 @@ class RFFCritic(nn.Module):
             f"in_features={self.in_features}, n_features={self.n_features}, length_scale={self.length_scale:g}, "
             f"band={self.band}, radius={self.radius:g}, scales={self.scales}"
         )
+
+
+def _shorten_(vectors: Tensor, limit: float) -> None:
+    """Bring columns (a vector is one) to a norm of at most ``limit``, also after rounding; others stay as they are."""
+    wide = vectors.double()
+    norms = torch.linalg.vector_norm(wide, dim=0, keepdim=True)
+    short = (wide * (limit / norms)).to(vectors.dtype)
+    # Rounding to nearest makes it longer by half a unit at most.
+    rounding = 2.0 * torch.finfo(vectors.dtype).eps
+    shorter = (wide * (limit / norms * (1.0 - rounding))).to(vectors.dtype)
+    short = torch.where(torch.linalg.vector_norm(short.double(), dim=0, keepdim=True) > limit, shorter, short)
+    vectors.copy_(torch.where(norms > limit, short, vectors))
+
+
+def _round_down(number: float, dtype: torch.dtype) -> float:
+    """The largest number of a dtype that is not above a positive one."""
+    rounded = torch.tensor(number, dtype=dtype)
+    if float(rounded) > number:
+        rounded = torch.nextafter(rounded, torch.zeros_like(rounded))
+    return float(rounded)
 
 
 def gan_value(

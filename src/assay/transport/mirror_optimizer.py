@@ -318,8 +318,6 @@ class MirrorLangevin(Optimizer):
         ValueError
             If the sets or the device of the generator differ; nothing has changed then.
         """
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
         content = dict(state_dict)
         for key in ("generator", "param_groups"):
             if key not in content:

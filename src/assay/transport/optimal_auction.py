@@ -32,6 +32,7 @@ from assay.result import Result
 from assay.transport.generalized_convex import HOTTEST, LEAST_SPREAD, GCFLayer
 from assay.transport.mechanism_certificates import mechanism_certificates
 from assay.transport.menu_ascent import soft_revenue_and_slope
+from assay.transport.sample_files import read_points
 from assay.transport.semidual_ascent import Adam
 from assay.transport.temperature_schedules import geometric_temperature
 from assay.transport.transport_kernels import check_kernel, kernel_scores
@@ -43,7 +44,7 @@ __all__ = ["AuctionResult", "QuadraticProductionCost", "bundle_grid", "optimal_a
 _LOOK = 25
 _COLUMNS = ("iteration", "seconds", "temperature", "soft", "hard")
 
-# Steps from one menu to the next that is judged by hard choices, when that takes a pass of its own.
+# Steps from one menu of trained bundles to the next that is judged by hard choices.
 _JUDGED = 5
 
 # Buyers who are indifferent up to this share of the largest score of a bundle take what is best for the seller.
@@ -377,13 +378,14 @@ class _Training:
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Train; returns the soft revenue of the menu that is kept, and the history."""
         advance = self._prices_step if self.scores is not None else self._layer_step
+        every = _JUDGED if self.layer.learn_y else 1
         warmup, began, rows = max(1, int(0.8 * max_iter)), time.perf_counter(), []
         best, kept, kept_soft = -math.inf, None, math.nan
         for step in range(max_iter + 1):
             temperature = geometric_temperature(step, warmup=warmup)
             # Half a cosine from the first step size to zero.
             share = 0.5 * (1.0 + math.cos(math.pi * step / max(1, max_iter)))
-            judged = self.scores is not None or step % _JUDGED == 0 or step == max_iter
+            judged = step % every == 0 or step == max_iter
             if judged:
                 before = {name: tensor.clone() for name, tensor in self.layer.state_dict().items()}
             soft, hard = advance(temperature, self.lr * share if step < max_iter else 0.0, judged)
@@ -632,10 +634,7 @@ def _apart_from_outside(
 
 def _as_types(types: Any, name: str = "types") -> Float[np.ndarray, "S d"]:
     if isinstance(types, str | PathLike):
-        # A file without names of columns has numbers in its first row.
-        first = pd.read_csv(types, header=None, nrows=1)
-        named = any(not pd.api.types.is_numeric_dtype(column) for column in first.dtypes)
-        types = pd.read_csv(types, header=0 if named else None)
+        types = read_points(types)
     if isinstance(types, pd.DataFrame):
         types = types.to_numpy()
     return as_float_array(types, name, ndim=2)

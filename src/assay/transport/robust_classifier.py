@@ -41,7 +41,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
     ----------
     hidden : tuple of int, default=()
         Widths of the hidden layers, with ELU activations; none is a linear model.
-    tau : float, default=0.5
+    tau : float, default=0.1
         Strength of the shift to be robust to: a move by ``|y - x|`` costs ``|y - x|^2 / (2 tau)``. It has the units of
         the features squared over the loss, so scale the features first.
     epsilon : float, default=0.02
@@ -50,8 +50,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
         How to sample from it, see :class:`~assay.transport.FlowSampler`; ``"erm"`` is ordinary training.
     particles : int, default=4
         Particles for every sample of a batch.
-    steps : int, default=10
-        Steps of the flow.
+    steps : int, default=30
+        Steps of the flow; where the loss is close to linear, 30 of the default size leave 4 % of the way.
     step_size : float, optional
         Step of the flow.
     radius : float, optional
@@ -81,8 +81,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
         Passes over the data.
     certificates_ : tuple of Certificate
         From :func:`~assay.transport.certify_robustness` for the trained model, on up to 8 of the training samples;
-        empty without entropy. They say whether ``steps`` are enough for the particles to be the worst case. With ten
-        steps, the default, they are on the way there, and the certificates of the gap say so by failing.
+        empty without entropy. They say whether ``steps`` are enough for the particles to be the worst case. For a
+        larger ``tau`` they often are not: training is robust all the same, and the certificates of the gap fail.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : numpy.ndarray of shape (n_features,)
@@ -105,21 +105,21 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
     >>> from sklearn.preprocessing import StandardScaler
     >>> from assay.transport import RobustClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = make_pipeline(StandardScaler(), RobustClassifier(tau=0.1, learning_rate=0.1, random_state=0))
+    >>> model = make_pipeline(StandardScaler(), RobustClassifier(learning_rate=0.1, random_state=0))
     >>> model = model.fit(X, y)
-    >>> bool(model.score(X, y) > 0.9)
-    True
+    >>> bool(model.score(X, y) > 0.9), all(promise.holds for promise in model[-1].certificates_)
+    (True, True)
     """
 
     def __init__(
         self,
         hidden=(),
         *,
-        tau=0.5,
+        tau=0.1,
         epsilon=0.02,
         flow="wgf",
         particles=4,
-        steps=10,
+        steps=30,
         step_size=None,
         radius=None,
         smoothness=None,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["Comparison", "diabetes_pairs", "digit_pairs"]
+__all__ = ["Comparison", "diabetes_pairs", "digit_pairs", "rescaled"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ def digit_pairs(rates: tuple[float, ...], rng: np.random.Generator) -> Compariso
     test_lead = test_utility[test_pairs[:, 0]] - test_utility[test_pairs[:, 1]]
     flipped = rng.random(len(test_pairs)) >= expit(2.0 * test_lead)
     return Comparison(images[:half], images[half:], train_pairs, test_pairs, flipped)
+
+
+def rescaled(data: Comparison, how: str) -> Comparison:
+    """The same pairs of digits with pixels from 0 to 16, or standardised by the training images."""
+    if how == "unscaled":
+        return replace(data, train=16.0 * data.train, test=16.0 * data.test)
+    centre, spread = data.train.mean(axis=0), data.train.std(axis=0)
+    spread[spread == 0.0] = 1.0
+    return replace(data, train=(data.train - centre) / spread, test=(data.test - centre) / spread)
 
 
 @lru_cache(maxsize=1)

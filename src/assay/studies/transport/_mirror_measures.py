@@ -214,11 +214,9 @@ def measure_flow(measurement: Measurement) -> None:
     )
 
 
-def measure_costs(measurement: Measurement, n: int, repeats: int) -> None:
+def measure_costs(measurement: Measurement, n: int, repeats: int, steps: int = 10) -> None:
     """Seconds per step against projected Langevin, and their growth with the number of particles."""
     from assay.transport import Ball, Box, Simplex, mirror_langevin, projected_langevin
-
-    steps = 10
 
     def run(function: Any, domain: Any, x: np.ndarray) -> Any:
         pull = np.full_like(x, 0.1)

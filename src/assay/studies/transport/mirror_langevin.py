@@ -30,7 +30,8 @@ BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     PENALIZED_SMALL: ("penalized_langevin", {"lr": 0.002, "penalty": 0.002}),
 }
 
-# Step sizes on the units of the network, where the gradients are small.
+# Step sizes where the temperature is 1e-3 and the gradients are small: units, and matrices and mixing weights.
+LARGE_LR = {PROJECTED: 0.2, PROJECTED_SMALL: 0.05, PENALIZED: 0.2, PENALIZED_SMALL: 0.05}
 XOR_LR = {PROJECTED: 1.0, PROJECTED_SMALL: 0.2, PENALIZED: 1.0, PENALIZED_SMALL: 0.2}
 
 
@@ -60,10 +61,14 @@ class MirrorLangevinStudy(Study):
     contenders = (
         Contender(OURS, "method", "mirror_langevin; lr 0.4 and 0.1 on the interval, 0.2 on the simplex, 1 for XOR"),
         Contender(ENTROPY, "ablation", "the entropy barrier, which the paper uses, with the same steps"),
-        Contender(PROJECTED, "incumbent", "projected_langevin (lr 1 for XOR)"),
-        Contender(PROJECTED_SMALL, "incumbent", "the same with steps five times smaller"),
-        Contender(PENALIZED, "incumbent", "penalized_langevin, penalty 0.01 (lr and penalty 1 for XOR)"),
-        Contender(PENALIZED_SMALL, "incumbent", "the same with both five times smaller"),
+        Contender(PROJECTED, "incumbent", "projected_langevin (lr 1 for XOR, 0.2 for matrices and mixing weights)"),
+        Contender(PROJECTED_SMALL, "incumbent", "the same with steps four to five times smaller"),
+        Contender(
+            PENALIZED,
+            "incumbent",
+            "penalized_langevin, penalty 0.01 (both 1 for XOR, 0.2 for matrices and weights)",
+        ),
+        Contender(PENALIZED_SMALL, "incumbent", "the same with both four to five times smaller"),
         Contender(
             FIXED,
             "incumbent",
@@ -320,6 +325,7 @@ class MirrorLangevinStudy(Study):
             "large": False,
             "cost_particles": 2000,
             "repeats": 2,
+            "cost_steps": 5,
         },
         "full": {
             "n": 2000,
@@ -337,6 +343,7 @@ class MirrorLangevinStudy(Study):
             "large": True,
             "cost_particles": 2000,
             "repeats": 9,
+            "cost_steps": 10,
         },
     }
     seeds: ClassVar = {"quick": 1, "full": 3}
@@ -389,7 +396,7 @@ class MirrorLangevinStudy(Study):
             measures.measure_chaos(
                 measurement, options["chaos_sizes"], options["chaos_systems"], options["chaos_time"], rng
             )
-            measures.measure_costs(measurement, options["cost_particles"], options["repeats"])
+            measures.measure_costs(measurement, options["cost_particles"], options["repeats"], options["cost_steps"])
             measures.measure_memory(measurement)
 
     def _measure_baseline(
@@ -408,8 +415,11 @@ class MirrorLangevinStudy(Study):
             measurement, self._xor(options), method, lr=lr, time=lr * options["xor_steps"], **soft, **common
         )
         if options["large"]:
-            for problem, _, _ in self._large(options):
-                measures.run_problem(measurement, problem, method, time=300 * settings["lr"], **settings, **common)
+            lr = LARGE_LR[contender]
+            soft = {"penalty": lr} if "penalty" in settings else {}
+            for problem, mirror_lr, mirror_time in self._large(options):  # as many steps as the mirror method
+                steps = round(mirror_time / mirror_lr)
+                measures.run_problem(measurement, problem, method, lr=lr, time=lr * steps, **soft, **common)
 
     def _measure_adam(self, measurement: Measurement, options: dict[str, Any], rng: np.random.Generator) -> None:
         """Minimize the loss alone, without entropy, and project: the law collapses, but the network is trained."""
