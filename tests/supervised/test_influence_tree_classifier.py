@@ -272,3 +272,27 @@ class TestThresholds:
         thresholds = ThresholdFeatures(X, "median")
         cube = points_of(np.arange(16), 4)
         np.testing.assert_array_equal(thresholds.encode(thresholds.decode(cube)), cube)
+
+
+def test_odd_names_stay_on_their_line():
+    X = pd.DataFrame([[0, 0], [1, 0], [0, 1], [1, 1]] * 3, columns=['say "hi"\\\nthere', "b\r\nc"])
+    y = np.where(X.to_numpy().all(axis=1), 'ye"s\nindeed', "no\\")
+    model = InfluenceTreeClassifier(0.0).fit(X, y)
+    text = model.export_text()
+    assert len(text.splitlines()) == model.n_leaves_ + len(model.tree_.feature) - 1
+    assert 'class: ye"s indeed (reach' in text
+    dot = model.export_graphviz()
+    assert 'label="say \\"hi\\"\\\\ there <= 0.5\\nreach = 1' in dot
+    assert len(dot.splitlines()) == 3 + len(model.tree_.feature) * 2 - 1
+    with pytest.raises(TypeError, match="max_depth must be an integer"):
+        model.export_text("deep")
+    with pytest.raises(ValueError, match="class_names must be two names"):
+        model.tree_.export_text(["only one"])
+
+
+def test_thresholds_are_written_with_the_digits_that_matter():
+    X = np.array([[123456789.0, 1e-8], [123456790.0, 2e-8]] * 4)
+    y = np.array([0, 1] * 4)
+    text = InfluenceTreeClassifier(0.0).fit(X, y).export_text()
+    threshold = float(text.splitlines()[0].split("<= ")[1])
+    assert 123456789.0 <= threshold < 123456790.0

@@ -249,6 +249,11 @@ class TestVerdicts:
         assert not report.certificates[4].holds
         assert report.verdict == "not compliant"
 
+    def test_nothing_to_measure_is_no_verdict(self):
+        with pytest.raises(ValueError, match=r"domain must have margins .* widen it"):
+            certify_preference_loss("logistic", "abstain(50)")
+        assert certify_preference_loss("logistic", "abstain(50)", domain=(-60.0, 60.0)).verdict.startswith("compliant")
+
     def test_corrupted_proper_loss_is_noticed(self, monkeypatch):
         class Wrong(ProperLoss):
             def l0_of_margin(self, margin):
@@ -338,6 +343,9 @@ class TestFit:
             (([1.0, 2.0], [[0.0, 1.0]]), {}, "integers"),
             (([1.0, 2.0], [[0, 1, 1]]), {}, "shape"),
             (([1.0, math.nan],), {}, "finite"),
+            (([1.0, 2.0], [[0, 1], [1, 1]]), {}, "two different items, got the same in pair 1"),
+            (([1.0],), {"tol": math.nan}, "tol"),
+            (([1.0],), {"tol": -1.0}, "tol"),
             (([1.0],), {"tie": [True]}, "at least one pair"),
             (([1.0],), {"tie": [1]}, "bool"),
             (([1.0],), {"confidence": 1.0}, "confidence"),

@@ -380,3 +380,36 @@ class TestBadInput:
             loss(pc, pr, rc, rr, margin=-torch.ones(40))
         with pytest.raises(ValueError, match="progress"):
             loss.set_progress(1.5)
+
+
+class TestEdges:
+    @pytest.mark.parametrize("domain", [(3.0, 1.0), (1.0, 2.0), (math.nan, 1.0), (-math.inf, 1.0)])
+    def test_domain_is_checked(self, domain):
+        for strict in (False, True):
+            with pytest.raises(ValueError, match="domain must be"):
+                PreferenceLoss(domain=domain, strict=strict)
+
+    def test_strict_sees_small_losses_and_missing_slopes(self):
+        with pytest.raises(ValueError, match="increases at -12"):
+            PreferenceLoss(lambda z: 1e-13 * z, strict=True)
+        with pytest.raises(ValueError, match="has no slope at"):
+            PreferenceLoss(lambda z: torch.where(z > 5, torch.nan * z, -z), strict=True)
+        PreferenceLoss(lambda z: 1e8 * torch.sigmoid(-z) ** 2, strict=True)
+
+    def test_a_branch_that_does_not_count_has_no_gradient(self):
+        # abstention of this pair of functions underflows at a lead of 1000, and its logarithm has no slope there
+        choice = (lambda z: torch.sigmoid(z - 0.5), lambda p: torch.logit(p) + 0.5)
+        loss = PreferenceLoss(choice=choice, beta=1.0, reference_free=True, reduction="sum")
+        chosen, rejected = vector(-1000.0, -1.0).requires_grad_(), vector(0.0, -2.0)
+        loss(chosen, rejected, tie=torch.tensor([False, True])).loss.backward()
+        lead = vector(1.0).requires_grad_()
+        (-torch.log(1 - torch.sigmoid(lead - 0.5) - torch.sigmoid(-lead - 0.5))).sum().backward()
+        torch.testing.assert_close(chosen.grad, torch.cat([vector(-1.0), lead.grad]))
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+    def test_margins_and_lengths_are_finite(self, value):
+        logps, other = random_logps(1), torch.tensor([2])
+        with pytest.raises(ValueError, match="margin must be at least 0 and finite"):
+            PreferenceLoss()(*logps, margin=vector(value))
+        with pytest.raises(ValueError, match="rejected_lengths must be at least 1 and finite"):
+            PreferenceLoss(length_power=1)(*logps, chosen_lengths=other, rejected_lengths=vector(value))

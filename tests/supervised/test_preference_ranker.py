@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -189,3 +190,41 @@ def test_bad_items(data):
         model.predict(np.ones((4, 2, 2)))
     for scale in (1e8, 1e-8):
         assert np.isfinite(PreferenceRanker(max_iter=5, random_state=0).fit(X * scale, pairs).predict(X * scale)).all()
+
+
+def test_a_training_that_diverges_says_so(data):
+    X, _, pairs = data
+    with pytest.raises(ValueError, match="training loss must be finite"):
+        PreferenceRanker((), psi="ipo", learning_rate=1e30, clip=None, max_iter=5, random_state=0).fit(X, pairs)
+
+
+def test_defaults_of_torch_do_not_matter(data):
+    X, _, pairs = data
+    expected = PreferenceRanker(max_iter=5, random_state=0).fit(X, pairs).predict(X)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            again = PreferenceRanker(max_iter=5, random_state=0).fit(X, pairs).predict(X)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_a_step_is_that_of_adam_on_the_clipped_gradient(data):
+    X, _, pairs = data
+    model = PreferenceRanker((), beta=0.7, margin=0.3, alpha=0.1, max_iter=1, batch_size=64, random_state=3)
+    model.fit(X, pairs)
+    rng = np.random.default_rng(3)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    weight = (2 * torch.rand(3, 1, generator=generator) - 1) / 3**0.5
+    bias = (2 * torch.rand(1, generator=generator) - 1) / 3**0.5
+    batch = pairs[torch.randint(len(pairs), (64,), generator=generator).numpy()]
+    difference = X[batch[:, 0]] - X[batch[:, 1]]
+    start = weight[:, 0].numpy().astype(float)
+    lead = 0.7 * difference @ start - 0.3
+    gradient = -0.7 * (difference / (1 + np.exp(lead))[:, None]).mean(axis=0)
+    gradient *= min(1.0, 1.0 / np.linalg.norm(gradient))
+    gradient += 0.1 * start
+    np.testing.assert_allclose(model.history_["loss"], [np.log1p(np.exp(-lead)).mean()], rtol=1e-5)
+    np.testing.assert_allclose(model.coefs_[0][:, 0], start - 3e-3 * np.sign(gradient), rtol=1e-5)
+    np.testing.assert_allclose(model.intercepts_[0], bias.numpy() - 3e-3 * np.sign(0.1 * bias.numpy()), rtol=1e-4)

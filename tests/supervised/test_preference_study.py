@@ -57,6 +57,27 @@ def test_test_pairs_are_in_the_true_order(digits):
     assert np.mean(observed[:, 0] != digits.test_pairs[:, 0]) == digits.test_flipped.mean()
 
 
+def test_other_scales_of_the_images(digits):
+    from assay.studies.supervised._preference_pairs import rescaled
+
+    unscaled = rescaled(digits, "unscaled")
+    assert set(np.unique(unscaled.train)) <= set(range(17))
+    standardised = rescaled(digits, "standardised")
+    spread = standardised.train.std(axis=0)
+    np.testing.assert_allclose(standardised.train.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(spread[spread > 0], 1)
+    assert np.isfinite(standardised.test).all()
+    assert standardised.train_pairs is digits.train_pairs
+
+
+def test_the_quick_size_does_what_the_claims_need():
+    problem = STUDY().problem("quick", np.random.default_rng(0))
+    claimed = {claim.contender for claim in STUDY.claims if "quick" in claim.sizes}
+    for name in (*study.UNCLAIMED, *study.ABRUPT, "TRL"):
+        assert name not in claimed
+        assert not STUDY().measure(name, problem, np.random.default_rng(1)).scalars
+
+
 def test_patients_are_not_shared():
     data = diabetes_pairs(np.random.default_rng(0))
     assert len(data.train) + len(data.test) == 442

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -185,6 +186,35 @@ class TestTrainer:
         swapped = PreferenceTrainer(policy, PreferenceLoss(), torch.optim.SGD(policy.parameters(), 0.1))
         swapped.reference.head.data = swapped.reference.head.data.flip(0)
         assert not swapped.certificates()[0].holds
+
+    def test_a_changed_reference_is_noticed_after_it_was_saved(self):
+        policy = TinyModel()
+        trainer = PreferenceTrainer(policy, PreferenceLoss(), torch.optim.SGD(policy.parameters(), 0.1))
+        trainer.reference.head.data[0, 0] += 1e-3
+        state = trainer.state_dict()
+        again = TinyModel(seed=5)
+        resumed = PreferenceTrainer(again, PreferenceLoss(), torch.optim.SGD(again.parameters(), 0.1))
+        resumed.load_state_dict(state)
+        assert not resumed.certificates()[0].holds
+        free = PreferenceLoss(reference_free=True)
+        with pytest.raises(ValueError, match="state must be"):
+            PreferenceTrainer(again, free, torch.optim.SGD(again.parameters(), 0.1)).load_state_dict(state)
+
+    def test_buffers_of_the_reference_count(self):
+        policy = TinyModel()
+        policy.register_buffer("scale", torch.ones(3))
+        trainer = PreferenceTrainer(policy, PreferenceLoss(), torch.optim.SGD(policy.parameters(), 0.1))
+        assert trainer.certificates()[0].holds
+        trainer.reference.scale[1] = 2.0
+        assert not trainer.certificates()[0].holds
+
+    def test_a_forward_that_was_replaced(self):
+        policy = TinyModel()
+        policy.forward = partial(TinyModel.forward, policy)  # without code that could be looked at
+        trainer = PreferenceTrainer(
+            policy, PreferenceLoss(reference_free=True), torch.optim.SGD(policy.parameters(), 0.1)
+        )
+        assert torch.isfinite(trainer.step(batches(1)[0]).loss)
 
     def test_identical_responses_warn(self):
         policy = TinyModel()

@@ -444,3 +444,18 @@ class TestBadInput:
             QuantumBoostClassifier().fit(np.where(X > 20, np.nan, X), y)
         with pytest.raises(ValueError, match="positive weight"):
             QuantumBoostClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
+
+
+def test_huge_and_tiny_weights_are_shares():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = X[:, 0] + 0.3 * X[:, 1] > 0
+    plain = QuantumBoostClassifier().fit(X, y)
+    for weight in (1e308, 1e-320):
+        model = QuantumBoostClassifier().fit(X, y, sample_weight=np.full(60, weight))
+        np.testing.assert_allclose(model.edges_, plain.edges_, atol=1e-12)
+
+
+def test_infinite_period_of_numpy():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = QuantumBoostClassifier(lazy_period=np.float32(np.inf)).fit(X, X[:, 0] > 0)
+    assert len(model.constants_) == 0

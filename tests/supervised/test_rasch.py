@@ -97,6 +97,24 @@ class TestKnownValues:
         p = expit(margins)
         np.testing.assert_allclose(cell_terms(margins, True)[2], p * (1 - p), rtol=1e-12)
 
+    @pytest.mark.parametrize("information", [False, True])
+    @pytest.mark.parametrize("missing", [0.0, 0.3])
+    def test_sums_over_cells(self, missing, information):
+        rng = np.random.default_rng(0)
+        a, b = 3 * rng.normal(size=9), rng.normal(size=1500)
+        a[:4] = b[0], b[1] + 1e-5, 900.0, -900.0
+        weights = rng.integers(1, 5, 9).astype(float)
+        seen = rng.random((9, 1500)) >= missing
+        codes = np.where(seen, 1, -1).astype(np.int8)
+        ((_, normalizers, row_tanh, cells, column_tanh),) = rasch_cells.DenseCells(codes, missing == 0).sums(
+            a, b, weights, information
+        )
+        margins = a[:, None] - b
+        np.testing.assert_allclose(normalizers, (np.logaddexp(0, margins) * seen).sum(axis=1), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(row_tanh, (np.tanh(margins / 2) * seen).sum(axis=1), atol=1e-10)
+        np.testing.assert_allclose(column_tanh, weights @ (np.tanh(margins / 2) * seen), atol=1e-10)
+        np.testing.assert_allclose(cells, cell_terms(margins, information)[2] * seen, rtol=1e-12, atol=1e-300)
+
     def test_user_without_answers_and_item_that_all_solve(self):
         X = np.array([[1, 0, 1], [1, 1, 0], [1, 0, 0], [np.nan] * 3])
         fit = fit_rasch(X)

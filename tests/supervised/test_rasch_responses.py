@@ -123,3 +123,11 @@ class TestTables:
             check_responses(table, np.ones((2, 2)))
         with pytest.raises(ValueError, match="mask must have the shape"):
             check_responses(table, np.ones((3, 2)))
+
+
+def test_a_mask_is_not_nan():
+    X = np.array([[1.0, 0.0], [0.0, 1.0]])
+    mask = np.array([[1.0, np.nan], [1.0, 1.0]])
+    for table, seen in ((X, mask), (sparse.csr_array(X), sparse.csr_array(mask))):
+        with pytest.raises(ValueError, match="mask must be a table of True and False, got nan"):
+            check_responses(table, seen)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pickle
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -237,6 +238,59 @@ def test_no_polish_is_not_certified():
         AlphaDivergence(max_iter=0, epochs=1).fit(P, Q)
 
 
+def test_the_same_certified_value_with_and_without_stochastic_epochs():
+    P, Q = samples(20, 900, d=3)
+    options = {"n_features": 48, "rng": 0, "tol": 1e-9}
+    plain, page = alpha_divergence(P, Q, **options), alpha_divergence(P, Q, epochs=20, **options)
+    assert set(plain.history["phase"]) == {"newton"}
+    assert np.count_nonzero(page.history["phase"] == "armijo") == 20
+    assert plain.certified
+    assert page.certified
+    # Each is within its gap of the best.
+    assert plain.train_value == pytest.approx(page.train_value, abs=2e-9)
+    assert plain.value == pytest.approx(page.value, abs=1e-3)
+    for polish in ("none", "gradient"):
+        other = alpha_divergence(P, Q, polish=polish, **options)
+        assert np.count_nonzero(other.history["phase"] == "armijo") == 20
+
+
+def test_history_and_callback_tell_the_same():
+    P, Q = samples(21, 300, d=2)
+    for options in ({"epochs": 3}, {"epochs": 2, "polish": "gradient"}, {"epochs": 2, "polish": "none"}):
+        rows = []
+        result = alpha_divergence(P, Q, n_features=16, rng=0, callback=rows.append, **options)
+        assert set(result.history) == {"iteration", "seconds", "phase", "value", "fw_gap", "step_size"}
+        for name, column in result.history.items():
+            np.testing.assert_array_equal(column, [row[name] for row in rows])
+        assert (np.diff(result.history["seconds"]) >= 0.0).all()
+        assert result.history["seconds"][0] >= 0.0
+        if options.get("polish") != "none":
+            assert result.history["fw_gap"][-1] == pytest.approx(result.fw_gap, rel=1e-6, abs=1e-12)
+            assert result.history["value"][-1] == pytest.approx(result.train_value, rel=1e-12)
+
+    def stop(row):
+        raise KeyboardInterrupt
+
+    estimator = AlphaDivergence(n_features=16, callback=stop)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(P, Q)
+    assert not hasattr(estimator, "critic_")
+
+
+def test_memory_does_not_grow_with_more_than_a_row_number_a_point():
+    peaks = []
+    for n in (20_000, 60_000):
+        P, Q = samples(22, n)
+        estimator = AlphaDivergence(n_features=16, random_state=0, max_iter=2, tol=10.0)
+        estimator.fit(P[:1000], Q[:1000])
+        tracemalloc.start()
+        estimator.fit(P, Q)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # Row numbers of 4 bytes of both samples, twice over while one is being shuffled.
+    assert peaks[1] - peaks[0] <= 4 * 3.2 * 40_000
+
+
 class TestOwnDivergence:
     def test_jensen_shannon(self):
         P, Q = samples(13, 3000, m=20.0)
@@ -302,6 +356,17 @@ class TestLowerBound:
         for quantile in (0.5, 0.9, 0.999):
             other = np.quantile(np.abs(np.concatenate(scores)), quantile)
             assert chosen >= bernstein_lower_bound(divergence, *scores, float(other), 0.95, (200, 200))
+
+    def test_parts_give_what_the_whole_gives(self):
+        rng = np.random.default_rng(23)
+        g, h = 2.0 + rng.normal(size=100), rng.normal(size=77)
+        divergence = AmariDivergence(0.4)
+        whole = evaluate_held_out(divergence, g, h, 1.5, 0.9)
+        parts = evaluate_held_out(divergence, iter(np.array_split(g, 7)), iter([h[:1], h[1:1], h[1:]]), 1.5, 0.9)
+        assert dataclasses.astuple(parts) == pytest.approx(dataclasses.astuple(whole), rel=1e-13)
+        terms = divergence.p_integrand(g)[0], divergence.q_integrand(h)[0]
+        assert whole.value == pytest.approx(sum(t.mean() for t in terms), rel=1e-13)
+        assert whole.standard_error == pytest.approx(math.sqrt(sum(t.var(ddof=1) / len(t) for t in terms)), rel=1e-13)
 
     def test_single_points_have_no_bound(self):
         outcome = evaluate_held_out(AmariDivergence(0.5), np.zeros(1), np.zeros(5), 1.0, 0.95)
@@ -376,6 +441,9 @@ class TestCertificates:
         ({"orthogonal": 1}, TypeError, "orthogonal must be True or False"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"epochs": -1}, ValueError, "epochs must be at least 0"),
+        ({"epochs": "all"}, ValueError, "epochs must be an integer or 'auto'"),
+        ({"epochs": 2.5}, TypeError, "epochs must be an integer"),
+        ({"callback": 3}, TypeError, "callback must be callable"),
         ({"tol": 0}, ValueError, "tol must be greater than 0"),
         ({"rng": "seed"}, TypeError, "rng must be"),
         ({"rngs": 1}, TypeError, "options must be parameters of AlphaDivergence, got rngs"),

@@ -12,6 +12,7 @@ from scipy.stats import entropy, norm
 
 from assay.transport import AmariDivergence
 from assay.transport.amari_divergence import check_divergence, gives_log_ratio, integrand_range
+from assay.transport.amari_kernels import mean_integral, mean_integral_and_slopes
 
 ALPHAS = (0.0, 1e-300, 1e-9, 0.25, 0.5, 0.9, 1.0 - 1e-9, 1.0)
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
@@ -190,3 +191,21 @@ def test_functional_at_the_log_ratio_of_normal_laws(m, variance, alpha, value):
         return p.pdf(x) * divergence.p_integrand(g)[0] + q.pdf(x) * divergence.q_integrand(g)[0]
 
     assert quad(integrand, -15, 15, limit=200)[0] == pytest.approx(value, abs=1e-8)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-20, 1e-9, 0.3, 1.0 - 1e-9, 1.0])
+def test_one_loop_gives_the_same_means(alpha):
+    rng = np.random.default_rng(3)
+    start, change = 3.0 * rng.normal(size=(2, 101))
+    g = 0.7 * (start + 0.4 * change) + 0.1
+    for rate, sign, integrand in (
+        (alpha - 1.0, 1.0, AmariDivergence(alpha).p_integrand),
+        (alpha, -1.0, AmariDivergence(alpha).q_integrand),
+    ):
+        value, slope, _ = integrand(g)
+        assert sign * mean_integral(rate, start, change, 0.4, 0.7, 0.1) == pytest.approx(value.mean(), rel=1e-13)
+        slopes = np.empty(101, dtype=np.float32)
+        mean, total = mean_integral_and_slopes(rate, g - 0.1, 0.1, sign / 101, slopes)
+        assert sign * mean == pytest.approx(value.mean(), rel=1e-13)
+        assert total == pytest.approx(slope.mean(), rel=1e-13)
+        np.testing.assert_allclose(slopes, slope / 101, rtol=1e-6)

@@ -173,6 +173,63 @@ def test_a_wrong_state_is_refused_and_changes_nothing():
     assert optimizer.state_dict() == before
 
 
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda s: s["param_groups"][0].pop("step_size"), "got none of"),
+        (lambda s: s["param_groups"][0].update(step_size=math.nan), "step_size must be finite"),
+        (lambda s: s["param_groups"][0].update(step_size="1"), "step_size must be a real number"),
+        (lambda s: s["param_groups"][0].update(beta=2.0), "beta must be less than 1"),
+        (lambda s: s["armijo"].update(steps_done="one"), "steps_done.* must be an integer"),
+        (lambda s: s["armijo"].update(worst_excess=1.0), "worst_excess.* must be at most 0"),
+        (lambda s: s.update(armijo=None), "the key 'armijo'"),
+        (lambda s: s.pop("param_groups"), "the key 'param_groups'"),
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(damage, message):
+    net = network()
+    optimizer = ArmijoSGD(net.parameters())
+    train(net, optimizer, batches(2))
+    state = copy.deepcopy(optimizer.state_dict())
+    damage(state)
+    fresh = ArmijoSGD(net.parameters())
+    before = copy.deepcopy(fresh.state_dict())
+    with pytest.raises((TypeError, ValueError), match=message):
+        fresh.load_state_dict(state)
+    assert fresh.state_dict() == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_trial_that_raises_leaves_the_parameters_where_they_were(error):
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    optimizer = ArmijoSGD([x])
+
+    def closure(backward=True):
+        if not backward:
+            raise error
+        optimizer.zero_grad()
+        loss = x.square().sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(error):
+        optimizer.step(closure)
+    assert torch.equal(x.detach(), torch.tensor([1.0, 2.0]))
+    assert optimizer.steps_done == optimizer.skipped_steps == 0
+
+
+def test_many_steps_keep_nothing():
+    x = torch.ones(5, dtype=torch.float64, requires_grad=True)
+    optimizer = ArmijoSGD([x], lr=1e-3, lr_max=1e-3)
+    for _ in range(1000):
+        optimizer.step(quadratic(optimizer, x, 0.0))
+    assert optimizer.steps_done == 1000
+    # 1000 steps of x -> (1 - .001) x, and no state but a number.
+    np.testing.assert_allclose(x.detach().numpy(), 0.999**1000, rtol=1e-10)
+    assert not optimizer.state
+    assert optimizer.param_groups[0]["step_size"] == 1e-3
+
+
 def test_deepcopy_and_pickle_continue_bit_for_bit():
     data = batches(6)
     critic = RFFCritic(3, n_features=8, generator=torch.Generator().manual_seed(0)).double()

@@ -25,6 +25,16 @@ def test_known_values(alpha, value):
     assert float(swapped) == pytest.approx(value, abs=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("near", [1e-300, 1e-40, 1e-20, 1e-12, 1e-9])
+def test_near_the_limits_nothing_cancels(dtype, near):
+    real, fake = (torch.tensor(g, dtype=dtype) for g in ([0.3, -0.1, 0.8], [-0.5, 0.2]))
+    for alpha, limit in ((near, 0.0), (1.0 - near, 1.0)):
+        # The derivative by alpha is below 1/2 here.
+        tolerance = near + 8 * torch.finfo(dtype).eps
+        assert float(gan_value(real, fake, alpha)) == pytest.approx(float(gan_value(real, fake, limit)), abs=tolerance)
+
+
 @pytest.mark.parametrize("alpha", [0, 0.5, 1])
 def test_gradients(alpha):
     real = torch.tensor([0.3, -0.1], dtype=torch.float64, requires_grad=True)
@@ -54,6 +64,34 @@ def test_projection_leaves_the_inside_alone():
     before = critic.weight.detach().clone()
     critic.project_()
     assert torch.equal(critic.weight.detach(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_projection_ends_inside_the_bounds_whatever_the_precision(dtype):
+    generator = seeded(7)
+    for _ in range(25):
+        critic = RFFCritic(
+            2, n_features=37, radius=3.3, offset=0.3, band=2.1, learn_frequencies=True, generator=generator
+        ).to(dtype)
+        with torch.no_grad():
+            critic.weight.copy_(5.0 * torch.randn(37, generator=generator))
+            critic.bias.fill_(9.0)
+            critic.frequencies.mul_(7.0)
+        critic.project_()
+        norms = [float(critic.weight.detach().double().norm()), abs(float(critic.bias.detach()))]
+        norms.append(float(critic.frequencies.detach().double().norm(dim=0).max()))
+        eps = torch.finfo(dtype).eps
+        for norm, limit in zip(norms, (3.3, 0.3, 2.1), strict=True):
+            assert limit * (1.0 - 4.0 * eps) <= norm <= limit
+
+
+def test_projection_of_weights_whose_square_overflows():
+    for dtype, large in ((torch.float32, 1e30), (torch.float16, 6e4)):
+        critic = RFFCritic(2, n_features=4, radius=2.0, generator=seeded()).to(dtype)
+        with torch.no_grad():
+            critic.weight.fill_(large)
+        critic.project_()
+        assert critic.weight.detach().tolist() == pytest.approx([1.0] * 4, rel=4 * torch.finfo(dtype).eps)
 
 
 def test_scales_and_band():

@@ -385,7 +385,7 @@ class PreferenceLoss(nn.Module):
         if not isinstance(lengths, Tensor) or lengths.shape != logps.shape:
             raise ValueError(f"{which}_lengths must be a tensor of shape {tuple(logps.shape)}, got {_shape(lengths)}")
         if lengths.device.type == "cpu" and not bool(((lengths >= 1) & torch.isfinite(lengths)).all()):
-            raise ValueError(f"{which}_lengths must be finite and at least 1, got {_ends(lengths)}")
+            raise ValueError(f"{which}_lengths must be at least 1 and finite, got {_ends(lengths)}")
         lengths = lengths.to(reward)
         return reward / (lengths if self.length_power == 1.0 else lengths**self.length_power)
 
@@ -393,7 +393,7 @@ class PreferenceLoss(nn.Module):
         if not isinstance(margin, Tensor) or margin.shape != lead.shape:
             raise ValueError(f"margin must be a tensor of shape {tuple(lead.shape)}, got {_shape(margin)}")
         if margin.device.type == "cpu" and margin.numel() and not bool(((margin >= 0) & torch.isfinite(margin)).all()):
-            raise ValueError(f"margin must be finite and at least 0, got {_ends(margin)}")
+            raise ValueError(f"margin must be at least 0 and finite, got {_ends(margin)}")
         return margin.to(lead)
 
     def _check_tie(self, tie: Tensor, margins: Tensor) -> Tensor:

@@ -43,8 +43,8 @@ class PreferenceRanker(BaseEstimator):
     hidden : tuple of int, default=(32,)
         Widths of the hidden layers; ``()`` is a linear score.
     psi : str, callable or object, default="logistic"
-        Loss of a margin, see :func:`~assay.supervised.preference_psi.resolve_psi`. With wrong labels on clear pairs,
-        try ``"savage"`` or ``"ramp"``.
+        Loss of a margin, see :func:`~assay.supervised.preference_psi.resolve_psi`. With wrong labels on clear pairs
+        and a model that can fit them, ``"ramp"`` may be more accurate, without probabilities that mean anything.
     choice : str, ChoiceModel, object or pair of callables, default="btl"
         Declared choice model; it has no influence on the fit.
     beta : float, default=1.0

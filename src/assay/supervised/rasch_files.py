@@ -1,6 +1,7 @@
 """Right and wrong answers from files of the user's own."""
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -72,9 +73,14 @@ def read_responses(
     separator = "," if path.suffix.lower() == ".csv" else "\t"
     try:
         header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str).iloc[0].dropna()
-        frame = pd.read_csv(path, sep=separator)
+        with warnings.catch_warnings():
+            # Of a row that is too long, values would otherwise be lost or taken for labels.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(path, sep=separator, index_col=False)
     except pd.errors.EmptyDataError as error:
         raise ValueError(f"{path.name} is empty") from error
+    except pd.errors.ParserWarning as error:
+        raise ValueError(f"{path.name} must have at most as many values in a row as names in its header") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name} is not a table: {' '.join(str(error).split())}") from error
     if header.duplicated().any():
@@ -82,8 +88,6 @@ def read_responses(
         raise ValueError(f"{path.name} must have a header of different names, got {twice!r} twice")
     if frame.empty:
         raise ValueError(f"{path.name} has no rows")
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise ValueError(f"{path.name} must have at most as many values in a row as names in its header, got more")
     columns = [
         _find_column(frame, name, usual, words, path.name)
         for name, usual, words in (
@@ -101,16 +105,16 @@ def read_responses(
     if columns[0] is not None:
         if frame[columns[0]].isna().any():
             raise ValueError(f"{path.name} must have a user in every row of column {columns[0]!r}")
-        twice = frame[columns[0]].duplicated()
-        if twice.any():
-            one = frame.loc[twice, columns[0]].iloc[0]
-            raise ValueError(f"{path.name} must have one row per user, got two of {one}")
         frame = frame.set_index(columns[0])
     hint = "" if columns[0] is not None else " (if the column says who answered, name it with user=)"
-    return pd.DataFrame(
+    wide = pd.DataFrame(
         {name: _as_answers(column, f"column {name!r} of {path.name}", hint) for name, column in frame.items()},
         index=frame.index,
     )
+    twice = wide.index.duplicated()
+    if twice.any():
+        raise ValueError(f"{path.name} must have one row per user, got two of {wide.index[twice][0]}")
+    return wide
 
 
 def _find_column(frame: pd.DataFrame, given: str | None, usual: tuple[str, ...], words: str, file: str) -> str | None:

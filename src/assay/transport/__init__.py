@@ -5,9 +5,11 @@ from assay.transport.amari_divergence import AmariDivergence, CriticDivergence
 from assay.transport.armijo_sgd import ArmijoSGD
 from assay.transport.atom_extraction import Atoms, extract_atoms
 from assay.transport.closest_mixture import MixtureResult, closest_mixture
+from assay.transport.convex_domain import Domain
 from assay.transport.divergence_error_terms import ArmijoRate, ErrorTerms, armijo_rate, divergence_error_terms
 from assay.transport.dro_certificate import DROCertificate, certify_robustness
 from assay.transport.dro_flow import DROTrainer
+from assay.transport.dual_value import WorstCaseValue, worst_case_value
 from assay.transport.exact_transport import exact_transport
 from assay.transport.flow_sampler import FlowSampler, WorstCase
 from assay.transport.gan_critic import RFFCritic, gan_value
@@ -19,7 +21,7 @@ from assay.transport.langevin_baselines import penalized_langevin, projected_lan
 from assay.transport.langevin_residual import FixedPointResidual, fixed_point_residual
 from assay.transport.langevin_run import LangevinResult
 from assay.transport.mechanism_certificates import incentive_violation, mechanism_certificates, participation_violation
-from assay.transport.mirror_domains import Ball, Box, Domain, Orthant
+from assay.transport.mirror_domains import Ball, Box, Orthant
 from assay.transport.mirror_flow import FlowResult, mirror_flow_1d
 from assay.transport.mirror_langevin import mirror_langevin
 from assay.transport.mirror_langevin_certificate import certify_langevin, certify_scaling
@@ -43,7 +45,6 @@ from assay.transport.separable_transport import SeparableTransport
 from assay.transport.sinkhorn import round_to_marginals, sinkhorn_scaling
 from assay.transport.temperature_schedules import cosine_temperature, geometric_temperature
 from assay.transport.transport_kernels import DotKernel, HingeKernel, NegatedCost, PowerCost, SquaredEuclideanCost
-from assay.transport.worst_case_value import WorstCaseValue, worst_case_value
 
 __all__ = [
     "AlphaDivergence",

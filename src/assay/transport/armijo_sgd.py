@@ -178,6 +178,10 @@ class ArmijoSGD(Optimizer):
             If there is no closure, or it has no parameter ``backward``.
         RuntimeError
             If ``strict`` is set and the loss or a gradient is not finite.
+
+        Notes
+        -----
+        Where the closure raises, in a trial too, the parameters are what they were before the step.
         """
         evaluate = _check_closure(closure)
         with torch.enable_grad():
@@ -288,8 +292,8 @@ class ArmijoSGD(Optimizer):
 
         Raises
         ------
-        ValueError
-            If it is of another optimizer; nothing has changed then.
+        TypeError, ValueError
+            If it is of another optimizer or damaged; nothing has changed then.
         """
         _check_state(state_dict)
         super().load_state_dict({name: content for name, content in state_dict.items() if name != "armijo"})
@@ -318,11 +322,11 @@ def _check_state(state_dict: Mapping[str, Any]) -> None:
     """Check what :meth:`ArmijoSGD.load_state_dict` is given, all of it before anything is changed."""
     own, groups = state_dict.get("armijo"), state_dict.get("param_groups")
     counts = ("steps_done", "skipped_steps", "evaluations")
-    if not isinstance(own, Mapping) or not {*counts, "worst_excess"} <= own.keys() or not isinstance(groups, list):
-        raise ValueError(
-            f"state_dict must have the keys 'param_groups' and 'armijo' with {sorted({*counts, 'worst_excess'})}, "
-            f"got {sorted(state_dict)}"
-        )
+    if not isinstance(own, Mapping) or not {*counts, "worst_excess"} <= own.keys():
+        names = sorted({*counts, "worst_excess"})
+        raise ValueError(f"state_dict must have the key 'armijo' with {names}, got {sorted(state_dict)}")
+    if not isinstance(groups, list):
+        raise ValueError(f"state_dict must have the key 'param_groups' with a list, got {sorted(state_dict)}")
     for name in counts:
         check_integer(own[name], f"state_dict['armijo'][{name!r}]", minimum=0)
     # Before the first step it is minus infinity.

@@ -116,7 +116,8 @@ def mirror_langevin(
         Another barrier than that of the set.
     lr : float or callable, default=0.1
         Step size, or a function of the step's number. Logarithmic barriers are accurate for ``lr * temperature`` up to
-        about 0.02, and remain inside for every step size.
+        about 0.02. Particles remain inside for every step size; only the orthant's logarithmic barrier refuses steps
+        that are too long, see :class:`~assay.transport.Orthant`.
     n_steps : int, default=1000
         Steps at most.
     inner : int, default=1

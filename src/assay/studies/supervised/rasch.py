@@ -203,8 +203,8 @@ class RaschStudy(Study):
         ),
         Claim(
             "C6a",
-            "with 100 users and 5 items, joint maximum likelihood has at least 1.6 times the error (mean over 12 tables "
-            "in quick size, as in the prototype; 100 in full size)",
+            "with 100 users and 5 items, joint maximum likelihood has at least 1.6 times the error (mean over 12 "
+            "tables in quick size, as in the prototype; 100 in full size)",
             "jml_to_pg_em",
             "JML",
             ">=",

@@ -206,7 +206,7 @@ def measure_gram_ratio(measurement: Measurement, n: int, rng: np.random.Generato
             "gram": lambda: gram_value(P, Q, 0.5),
         },
         repeats=3,
-        warmup=0,
+        warmup=1,
         budget=30.0,
         clock="cpu",
     )

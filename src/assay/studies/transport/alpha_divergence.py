@@ -358,7 +358,7 @@ class AlphaDivergenceStudy(Study):
             "population": 20_000,
             "epoch_points": 10_000,
             "gram_points": 1000,
-            "memory_points": 20_000,
+            "memory_points": 5000,
             "scaling": False,
             "gan_steps": 0,
         },
