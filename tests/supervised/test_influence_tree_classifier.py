@@ -284,8 +284,8 @@ def test_odd_names_stay_on_their_line():
     dot = model.export_graphviz()
     assert 'label="say \\"hi\\"\\\\ there <= 0.5\\nreach = 1' in dot
     assert len(dot.splitlines()) == 3 + len(model.tree_.feature) * 2 - 1
-    with pytest.raises(TypeError, match="max_depth must be an integer"):
-        model.export_text("deep")
+    with pytest.raises(ValueError, match="max_depth must be at least 0"):
+        model.export_text(-1)
     with pytest.raises(ValueError, match="class_names must be two names"):
         model.tree_.export_text(["only one"])
 

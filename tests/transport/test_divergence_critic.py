@@ -157,18 +157,18 @@ def test_the_gap_bounds_what_is_missing():
         assert -1e-10 <= missing <= problem.gap(theta, problem.gradient(theta)) + 1e-10
 
 
-def test_newton_shortens_steps_that_do_not_pay():
-    # Laws far apart and an own start on the wrong side: whole steps overshoot.
-    rng = np.random.default_rng(11)
-    features = draw_random_features(1, 12, 2.0, rng)
-    P, Q = rng.normal(size=(300, 1)), rng.normal(3.0, 1.0, size=(300, 1))
-    problem = CriticProblem(AmariDivergence(0.9), Sample.whole(P), Sample.whole(Q), features, 30.0, 5.0)
-    start = problem.project(100.0 * rng.normal(size=13))
-    run = maximise_by_newton(problem, start, tol=1e-7, max_iter=100)
-    assert run.gaps[-1] <= 1e-7
-    assert (run.step_sizes[1:] < 1.0).any()
+@pytest.mark.parametrize("alpha", [0.1, 0.9])
+def test_newton_shortens_steps_that_do_not_pay(alpha):
+    # Two points with the masses 2/3, 1/3 and 1/3, 2/3: the best critic is log 2 times the point.
+    P, Q = np.array([[1.0], [1.0], [-1.0]]), np.array([[1.0], [-1.0], [-1.0]])
+    problem = CriticProblem(AmariDivergence(alpha), Sample.whole(P), Sample.whole(Q), GivenFeatures(1), 30.0, 5.0)
+    run = maximise_by_newton(problem, np.array([4.0, 0.0]), tol=1e-9, max_iter=50)
+    assert run.gaps[-1] <= 1e-9
+    assert run.step_sizes[1:].min() == 0.5
     assert (np.diff(run.values) >= -1e-12).all()
-    np.testing.assert_allclose(run.curvature, problem.expand(run.theta)[2], rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(run.theta, [math.log(2.0), 0.0], atol=1e-6)
+    assert run.values[-1] == pytest.approx(AmariDivergence(alpha).between([2 / 3, 1 / 3], [1 / 3, 2 / 3]), abs=1e-9)
+    np.testing.assert_allclose(run.curvature, problem.expand(run.theta)[2], rtol=1e-12)
 
 
 def test_a_hessian_of_some_rows_still_ends_at_the_gap_of_all(monkeypatch):

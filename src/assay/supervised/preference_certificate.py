@@ -3,7 +3,7 @@ r"""What a preference loss assumes about human choice, measured.
 A loss of the margin is legitimate when it decreases: then for every choice model there is a proper loss of
 probabilities behind it. It is calibrated when moreover the choice model that it implies rises strictly, so that a
 trained margin can be read as a probability. Neither has to do with convexity. :func:`certify_preference_loss` measures
-these properties of a loss; whether data agree is another question, see :func:`~assay.supervised.certify_preference_fit`.
+these properties of a loss; :func:`~assay.supervised.certify_preference_fit` asks whether data agree.
 """
 
 from __future__ import annotations
