@@ -204,7 +204,7 @@ class RaschStudy(Study):
         Claim(
             "C6a",
             "with 100 users and 5 items, joint maximum likelihood has at least 1.6 times the error (mean over 12 "
-            "tables in quick size, as in the prototype; 100 in full size)",
+            "tables in quick size, 100 in full size)",
             "jml_to_pg_em",
             "JML",
             ">=",
