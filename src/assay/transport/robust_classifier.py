@@ -50,8 +50,9 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
         How to sample from it, see :class:`~assay.transport.FlowSampler`; ``"erm"`` is ordinary training.
     particles : int, default=4
         Particles for every sample of a batch.
-    steps : int, default=30
-        Steps of the flow; where the loss is close to linear, 30 of the default size leave 4 % of the way.
+    steps : int, default=50
+        Steps of the flow; where the loss is close to linear, 50 of the default size leave 0.5 % of the
+        way.
     step_size : float, optional
         Step of the flow.
     radius : float, optional
@@ -105,7 +106,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
     >>> from sklearn.preprocessing import StandardScaler
     >>> from assay.transport import RobustClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = make_pipeline(StandardScaler(), RobustClassifier(learning_rate=0.1, random_state=0))
+    >>> model = make_pipeline(StandardScaler(), RobustClassifier(learning_rate=0.1, max_iter=20, random_state=0))
     >>> model = model.fit(X, y)
     >>> bool(model.score(X, y) > 0.9), all(promise.holds for promise in model[-1].certificates_)
     (True, True)
@@ -119,7 +120,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):
         epsilon=0.02,
         flow="wgf",
         particles=4,
-        steps=30,
+        steps=50,
         step_size=None,
         radius=None,
         smoothness=None,
