@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -200,6 +201,8 @@ def import_dro() -> Any:
     """
     if not dro_is_there():
         raise MissingExtraError(f"dro or torchattacks is not installed; install them with: {DRO_INSTALL}", name="dro")
+    # Its progress bars would take a lock between processes, which a worker that is stopped leaves behind.
+    importlib.import_module("tqdm").tqdm.set_lock(threading.RLock())
     found = importlib.util.find_spec("dro")
     package = types.ModuleType("dro")
     package.__path__ = list(found.submodule_search_locations or ())
