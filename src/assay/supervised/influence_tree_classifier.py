@@ -74,7 +74,7 @@ class InfluenceTreeClassifier(ClassifierMixin, BaseEstimator):
         Its size.
     error_bound_ : float
         Its error: exact or an upper confidence bound with an oracle, the training error without.
-    trace_ : numpy.ndarray of shape (n_leaves_, 3)
+    trace_ : numpy.ndarray of shape (n_leaves, 3)
         Leaves, error and cost at every step.
     p_ : numpy.ndarray of shape (n_bits,)
         Probability that a bit is 1.

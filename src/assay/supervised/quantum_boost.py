@@ -102,7 +102,7 @@ class QuantumBoostClassifier(ClassifierMixin, BaseEstimator):
         The labels.
     estimators_ : list of classifiers
         One per round.
-    edges_ : numpy.ndarray of shape (n_rounds_,)
+    edges_ : numpy.ndarray of shape (n_rounds,)
         Weight that each one was right on, minus 1/2.
     constants_ : numpy.ndarray of shape (n_projections,)
         Logarithm of the constant of each projection.

@@ -75,7 +75,7 @@ class SeparableTransport(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The potentials are optimal in every coordinate, which a plan proves.
     n_features_in_ : int
         Number of coordinates.
-    feature_names_in_ : numpy.ndarray of shape (n_features_in_,)
+    feature_names_in_ : numpy.ndarray of shape (n_features,)
         Names of the coordinates, when the sources have names.
 
     Notes
