@@ -20,7 +20,7 @@ PROBE = str(Path(__file__).parent / "tests" / "plugin")
 sys.path.insert(0, PROBE)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PROBE, os.environ.get("PYTHONPATH")]))
 
-CHECKED = ("games", "graphs", "optim", "supervised", "transport")
+CHECKED = ("bilevel", "games", "graphs", "optim", "supervised", "transport")
 
 
 # As in PEP 484, an int is accepted where a float is wanted.

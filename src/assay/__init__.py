@@ -4,6 +4,7 @@ Each family is a sub-package, imported when it is first used, so that ``import a
 
 ========================  ====================================================
 ``assay.optim``           you have a torch training loop
+``assay.bilevel``         you have a problem inside a problem
 ``assay.games``           you have a game or a saddle point
 ``assay.supervised``      you have labels, preferences or responses
 ``assay.transport``       you have distributions
@@ -21,7 +22,7 @@ from assay.certificate import Assumption, Certificate, CertificateError
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("data", "games", "graphs", "lab", "optim", "studies", "supervised", "transport")
+_SUBPACKAGES = ("bilevel", "data", "games", "graphs", "lab", "optim", "studies", "supervised", "transport")
 
 _HOME = {"ConvergenceWarning": "validation", "MissingExtraError": "extras", "Result": "result"}
 

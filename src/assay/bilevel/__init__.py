@@ -1,0 +1,1 @@
+"""You have a problem inside a problem: hypergradients, differentiable optimization, and what bounds them."""
