@@ -242,7 +242,7 @@ class GameTree:
             if place.outcome:
                 paid = paid + [float(place.outcome[player]) for player in game.players]
             if place.is_terminal:
-                builder.leaf(parent, action, chance, paid)
+                builder.leaf(parent, action, chance, paid.tolist())
                 continue
             if place.player.is_chance:
                 node = builder.chance_node(parent, action, chance)
