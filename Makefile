@@ -44,7 +44,7 @@ docs: $(VENV)/.ready-docs
 	@echo "== docs/_build/html/index.html"
 
 $(VENV)/.ready-run: EXTRAS := peers
-$(VENV)/.ready-test: EXTRAS := peers,ray,dev
+$(VENV)/.ready-test: EXTRAS := peers,gambit,ray,dev
 $(VENV)/.ready-docs: EXTRAS := peers,docs
 
 $(VENV)/.ready-%: $(REQUIREMENTS) | $(VENV)/bin/python

@@ -1,0 +1,9 @@
+from .matrix_game import MatrixGameResult as MatrixGameResult
+from .matrix_game import duality_gap as duality_gap
+from .matrix_game import project_simplex as project_simplex
+from .regret_matching import prm_plus as prm_plus
+from .semismooth_newton import drs_residual as drs_residual
+from .semismooth_newton import lift as lift
+from .semismooth_newton import newton_step as newton_step
+from .semismooth_newton import residual_gap_bound as residual_gap_bound
+from .ssn import solve_matrix_game as solve_matrix_game

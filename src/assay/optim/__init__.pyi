@@ -1,0 +1,12 @@
+from .spectra import Spectra as Spectra
+from .spectra import SpectraAdamW as SpectraAdamW
+from .spectra import SpectraSignum as SpectraSignum
+from .spectra_analysis import SpikeReport as SpikeReport
+from .spectra_analysis import composite_fw_gap as composite_fw_gap
+from .spectra_analysis import spike_report as spike_report
+from .spectra_certificate import SpectraCertificate as SpectraCertificate
+from .spectra_certificate import SpectraReport as SpectraReport
+from .spectral import clip_gradients_spectral_ as clip_gradients_spectral_
+from .spectral import hard_spectral_clip as hard_spectral_clip
+from .spectral import soft_spectral_clip as soft_spectral_clip
+from .spectral import spectral_normalize as spectral_normalize
