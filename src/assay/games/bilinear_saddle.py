@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 
-from assay.games.matrix_game import PayoffLike, as_payoff
+from assay.games.matrix_game import as_payoff
 from assay.games.polytope import Simplex, as_feasible_set
 from assay.validation import as_float_array
 
@@ -172,8 +171,3 @@ def spectral_norm(matrix: np.ndarray | sp.csr_array) -> float:
 def power_of_two(largest: float) -> float:
     """The unit in which the largest payoff is between 1/2 and 1; dividing by it changes no digit."""
     return 2.0 ** math.frexp(largest)[1] if largest > 0 else 1.0
-
-
-def exploit(payoff: PayoffLike, x: ArrayLike) -> float:
-    """What the row strategy ``x`` of a matrix game pays to a best response, for checks by hand."""
-    return float((as_payoff(payoff, "A").T @ as_float_array(x, "x", ndim=1)).max())
