@@ -1,0 +1,252 @@
+"""What the nodes bring: losses of their own data, evaluated for all nodes at once.
+
+Every node has two losses of the shared variable ``x`` and of ``y``. Users write them as one function per node, or as
+one function for all nodes whose arguments have a leading axis over them (:class:`BatchedLoss`); with numpy they return
+their gradients, with torch these come from one backward pass. Only first derivatives are ever taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.validation import check_integer, check_real
+
+__all__ = ["BatchedLoss", "LossGradients", "LowerPoints", "NodeLosses", "UpperPoints", "minibatch_sampler"]
+
+UpperPoints = Float[np.ndarray, "nodes dx"] | Float[Tensor, "nodes dx"]
+LowerPoints = Float[np.ndarray, "nodes dy"] | Float[Tensor, "nodes dy"]
+Values = Float[np.ndarray, " nodes"] | Float[Tensor, " nodes"]
+
+
+class BatchedLoss:
+    """The losses of all nodes in one call.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(x, y, batch)`` with ``x`` of shape (K, d_x) and ``y`` of shape (K, d_y), a row per node, and ``batch``
+        what the sampler drew for all nodes, or None for all data. With torch it returns a tensor of K losses, of which
+        the ``k``-th depends on the ``k``-th rows only. With numpy it returns ``(values, (grad_x, grad_y))`` of shapes
+        (K,), (K, d_x) and (K, d_y).
+    n_nodes : int
+        The number K of nodes.
+    smoothness : float, optional
+        A Lipschitz constant of the gradient of the mean loss in ``y``, from which default step sizes are taken.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not of its form.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.bilevel.decentralized_losses import BatchedLoss
+    >>> def half_square(x, y, batch):
+    ...     residual = y - x
+    ...     return 0.5 * (residual**2).sum(axis=1), (-residual, residual)
+    >>> loss = BatchedLoss(half_square, n_nodes=3, smoothness=1.0)
+    >>> loss(np.zeros((3, 2)), np.ones((3, 2)), None)[0]
+    array([1., 1., 1.])
+    """
+
+    def __init__(self, function: Callable[..., Any], n_nodes: int, *, smoothness: float | None = None):
+        if not callable(function):
+            raise TypeError(f"function must be a callable function(x, y, batch), got {type(function).__name__}")
+        self.function = function
+        self.n_nodes = check_integer(n_nodes, "n_nodes", minimum=1)
+        self.smoothness = None if smoothness is None else check_real(smoothness, "smoothness", above=0.0)
+
+    def __call__(self, x: Any, y: Any, batch: Any) -> Any:
+        """Evaluate all nodes."""
+        return self.function(x, y, batch)
+
+
+class LossGradients(NamedTuple):
+    """Losses of the nodes and their gradients, a row per node."""
+
+    values: Values
+    x: UpperPoints
+    y: LowerPoints
+
+
+class NodeLosses:
+    """Losses of the nodes at hand, whatever the form in which they were given.
+
+    Parameters
+    ----------
+    losses : sequence of callable, or BatchedLoss
+        One function per node, or one for all.
+    name : str
+        Name of the argument, for messages.
+    n_nodes : int
+        How many nodes there are to be.
+    backend : {"numpy", "torch"}
+        Whether the functions return gradients or torch scalars.
+
+    Attributes
+    ----------
+    evaluations : int
+        Gradients of single nodes that were computed.
+
+    Raises
+    ------
+    TypeError
+        If the losses are no callables.
+    ValueError
+        If their number is not that of the nodes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.bilevel.decentralized_losses import NodeLosses
+    >>> losses = [lambda x, y, batch, k=k: (k * y @ y / 2, (0 * x, k * y)) for k in range(2)]
+    >>> NodeLosses(losses, "g_list", 2, "numpy").gradients(np.zeros((2, 1)), np.ones((2, 3)), None).y
+    array([[0., 0., 0.],
+           [1., 1., 1.]])
+    """
+
+    def __init__(self, losses: Sequence[Callable[..., Any]] | BatchedLoss, name: str, n_nodes: int, backend: str):
+        self.name = name
+        self.backend = backend
+        self.n_nodes = n_nodes
+        self.evaluations = 0
+        self.smoothness = getattr(losses, "smoothness", None)
+        self.batched = isinstance(losses, BatchedLoss)
+        if not self.batched and (isinstance(losses, str) or not isinstance(losses, Sequence)):
+            raise TypeError(f"{name} must be a list of callables or a BatchedLoss, got {type(losses).__name__}")
+        given = losses.n_nodes if self.batched else len(losses)
+        if given != n_nodes:
+            raise ValueError(f"{name} must have a loss for each of the {n_nodes} nodes, got {given}")
+        self._function = losses.function if self.batched else None
+        self._functions = () if self.batched else tuple(losses)
+        for k, function in enumerate(self._functions):
+            if not callable(function):
+                raise TypeError(f"{name}[{k}] must be a callable loss(x, y, batch), got {type(function).__name__}")
+
+    def gradients(self, x: UpperPoints, y: LowerPoints, batches: Any) -> LossGradients:
+        """Losses and gradients of all nodes at their own points.
+
+        Parameters
+        ----------
+        x, y : array or tensor of shape (K, d_x) and (K, d_y)
+            A row per node.
+        batches : sequence of length K, or None
+            Data of every node.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a function returns something else than losses and gradients of the shapes of ``x`` and ``y``.
+        """
+        self.evaluations += self.n_nodes
+        if self.backend == "torch":
+            return self._by_autograd(x, y, batches)
+        if self.batched:
+            return self._checked(self._function(x, y, batches), x, y)
+        values, grad_x, grad_y = np.empty(len(x)), np.empty_like(x), np.empty_like(y)
+        for k, function in enumerate(self._functions):
+            answer = self._unpacked(function(x[k], y[k], None if batches is None else batches[k]), f"{self.name}[{k}]")
+            try:
+                values[k], grad_x[k], grad_y[k] = answer
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{self.name}[{k}] must return a number and gradients of shapes {x[k].shape} and {y[k].shape}, "
+                    f"got shapes {', '.join(str(np.shape(part)) for part in answer)}"
+                ) from error
+        return LossGradients(values, grad_x, grad_y)
+
+    def _by_autograd(self, x: UpperPoints, y: LowerPoints, batches: Any) -> LossGradients:
+        points = x.detach().requires_grad_(), y.detach().requires_grad_()
+        with torch.enable_grad():
+            if self.batched:
+                values = self._as_tensor(self._function(*points, batches), (self.n_nodes,), self.name)
+            else:
+                each = []
+                for k, function in enumerate(self._functions):
+                    loss = function(points[0][k], points[1][k], None if batches is None else batches[k])
+                    each.append(self._as_tensor(loss, (), f"{self.name}[{k}]"))
+                values = torch.stack(each)
+            total = values.sum()
+        if not total.requires_grad:  # a loss that depends on neither
+            return LossGradients(values.to(x.dtype), torch.zeros_like(x), torch.zeros_like(y))
+        # One backward pass for all nodes, since a loss depends on the rows of its node only.
+        grads = torch.autograd.grad(total, points, allow_unused=True)
+        grad_x, grad_y = (torch.zeros_like(p) if g is None else g for g, p in zip(grads, points, strict=True))
+        return LossGradients(values.detach().to(x.dtype), grad_x, grad_y)
+
+    @staticmethod
+    def _as_tensor(loss: Any, shape: tuple[int, ...], who: str) -> Tensor:
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"{who} must return a torch tensor with backend='torch', got {type(loss).__name__}")
+        if loss.shape != shape:
+            raise ValueError(f"{who} must return a tensor of shape {shape}, got {tuple(loss.shape)}")
+        return loss
+
+    def _checked(self, answer: Any, x: UpperPoints, y: LowerPoints) -> LossGradients:
+        values, grad_x, grad_y = (np.asarray(part) for part in self._unpacked(answer, self.name))
+        shapes = values.shape, grad_x.shape, grad_y.shape
+        if shapes != ((len(x),), x.shape, y.shape):
+            raise ValueError(
+                f"{self.name} must return values and gradients of shapes {(len(x),)}, {x.shape} and {y.shape}, "
+                f"got {', '.join(map(str, shapes))}"
+            )
+        return LossGradients(values, grad_x, grad_y)
+
+    @staticmethod
+    def _unpacked(answer: Any, who: str) -> tuple[Any, Any, Any]:
+        try:
+            value, (grad_x, grad_y) = answer
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{who} must return (value, (grad_x, grad_y)) with backend='numpy', got {type(answer).__name__}"
+            ) from error
+        return value, grad_x, grad_y
+
+
+def minibatch_sampler(sizes: Sequence[int], batch_size: int) -> Callable[[np.random.Generator], list[np.ndarray]]:
+    """Sampler of rows: for every node as many row numbers of its own data, without repetition.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of rows of every node.
+    batch_size : int
+        Rows in a batch; a node with fewer uses all of its own.
+
+    Returns
+    -------
+    callable
+        ``sampler(rng)`` returns a list with an integer array per node.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are no nodes, a node has no data (it is named), or ``batch_size`` is less than 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from assay.bilevel.decentralized_losses import minibatch_sampler
+    >>> sampler = minibatch_sampler([50, 20], batch_size=4)
+    >>> [rows.shape for rows in sampler(np.random.default_rng(0))]
+    [(4,), (4,)]
+    """
+    counts = [check_integer(size, f"sizes[{k}]", minimum=0) for k, size in enumerate(sizes)]
+    if not counts:
+        raise ValueError("sizes must have at least 1 node, got none")
+    for k, count in enumerate(counts):
+        if not count:
+            raise ValueError(f"sizes must be at least 1, got node {k} with empty data")
+    batch_size = check_integer(batch_size, "batch_size", minimum=1)
+
+    def sampler(rng: np.random.Generator) -> list[np.ndarray]:
+        return [rng.permutation(count)[:batch_size] for count in counts]
+
+    return sampler

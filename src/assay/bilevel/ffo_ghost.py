@@ -1,0 +1,293 @@
+r"""The ghost problem: the inner problem with frozen duals, restricted to the tangent of its active constraints.
+
+At a solution the Lagrangian with the duals held fixed has the same first and second derivatives along the active
+constraints as the problem itself. Minimising it plus ``delta`` times the upstream gradient, over the tangent plane, is
+therefore one more solve of a simpler problem, with equations only, and the move of its minimiser divided by ``delta``
+is all that a backward pass needs. The same linear system, of the active rows only, serves to polish what an
+interior-point solver returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from jaxtyping import Float
+from numpy import ndarray
+
+from assay.bilevel.ffo_cones import (
+    ActiveRule,
+    ConeProgram,
+    FaceSet,
+    find_faces,
+    program_residual,
+)
+
+__all__ = ["Ghost", "Move", "NotUniqueError", "dense_move", "polished"]
+
+# Below this many unknowns a dense factorisation is faster than a sparse one.
+_DENSE = 400
+
+
+class NotUniqueError(ValueError):
+    """The upstream gradient has a component along which the solution is not unique."""
+
+
+class _System:
+    """The symmetric system of a quadratic form and equations, factorised with a small shift.
+
+    The shift makes the system invertible whatever the rank of the equations; refinement takes it out again, and
+    finds a solution whenever there is one.
+    """
+
+    def __init__(self, form: sp.sparray, equations: sp.sparray):
+        n, e = form.shape[0], equations.shape[0]
+        self.n = n
+        self.matrix = sp.block_array([[form, equations.T], [equations, None]]).tocsc() if e else sp.csc_array(form)
+        scale = max(float(np.abs(form.data).max(initial=0.0)), float(np.abs(equations.data).max(initial=0.0)), 1e-300)
+        shift = np.concatenate([np.full(n, 1e-9), np.full(e, -1e-9)]) * scale
+        shifted = (self.matrix + sp.diags_array(shift)).tocsc()
+        if n + e <= _DENSE or shifted.nnz > 0.3 * (n + e) ** 2:
+            factor = scipy.linalg.lu_factor(shifted.toarray(), check_finite=False)
+            self._solve = lambda right: scipy.linalg.lu_solve(factor, right, check_finite=False)
+        else:
+            self._solve = sp.linalg.splu(shifted, permc_spec="COLAMD").solve
+        self._memory = n + e
+
+    def solve(self, right: Float[ndarray, "size"], steps: int = 30) -> Float[ndarray, "size"]:
+        """A solution, by refinement until the residual is at rounding level or no longer falls."""
+        found = self._solve(right)
+        size = float(np.abs(right).max(initial=0.0))
+        best, least = found, np.inf
+        for _ in range(steps):
+            residual = right - self.matrix @ found
+            worst = float(np.abs(residual).max(initial=0.0))
+            if worst < least:
+                best, least = found, worst
+            elif worst > 4.0 * least:
+                break
+            if worst <= 1e-15 * size:
+                break
+            found = found + self._solve(residual)
+        return best
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """Minimiser of one perturbed ghost problem.
+
+    Parameters
+    ----------
+    delta : float
+        Size of the perturbation; negative for the other side.
+    step : numpy.ndarray of shape (N,)
+        How far the minimiser moved.
+    multipliers : numpy.ndarray of shape (M,)
+        Dual vector of the equations, by row.
+    turn : numpy.ndarray of shape (M,)
+        By how much the frozen dual turned as the slack moved along curved faces.
+    """
+
+    delta: float
+    step: Float[ndarray, "N"]
+    multipliers: Float[ndarray, "M"]
+    turn: Float[ndarray, "M"]
+
+
+@dataclass(eq=False)
+class Ghost:
+    """The ghost problem at one solution.
+
+    Parameters
+    ----------
+    program : ConeProgram
+        The inner problem.
+    point, dual : numpy.ndarray of shape (N,) and (M,)
+        Its solution.
+    faces : FaceSet
+        Active constraints.
+    """
+
+    program: ConeProgram
+    point: Float[ndarray, "N"]
+    dual: Float[ndarray, "M"]
+    faces: FaceSet
+    _system: _System | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.slack = self.program.slack(self.point)
+        self.frozen = [face.multiplier(self.dual[face.rows]) for face in self.faces.curved]
+
+    def equations(self, slack: Float[ndarray, "M"]) -> sp.csr_array:
+        """Rows of the tangent plane."""
+        parts = [self.program.matrix[self.faces.flat]]
+        parts += [sp.csr_array(f.tangent(slack[f.rows])) @ self.program.matrix[f.rows] for f in self.faces.curved]
+        return sp.vstack(parts, format="csr")
+
+    def form(self, slack: Float[ndarray, "M"], multipliers: list[Float[ndarray, "..."]]) -> sp.csc_array:
+        """Second derivative of the Lagrangian with these multipliers of the curved faces."""
+        total = self.program.quadratic
+        for face, multiplier in zip(self.faces.curved, multipliers, strict=True):
+            rows = self.program.matrix[face.rows]
+            total = total + rows.T @ sp.csr_array(face.curvature(slack[face.rows], multiplier)) @ rows
+        return sp.csc_array(total)
+
+    def system(self) -> _System:
+        """Factorised at the solution, once."""
+        if self._system is None:
+            self._system = _System(self.form(self.slack, self.frozen), self.equations(self.slack))
+        return self._system
+
+    def row_multipliers(self, multipliers: Float[ndarray, "e"]) -> Float[ndarray, "M"]:
+        """Multipliers of the tangent plane as a dual vector."""
+        rows = np.zeros(self.program.offset.size)
+        rows[self.faces.flat] = multipliers[: self.faces.flat.size]
+        at = self.faces.flat.size
+        for face in self.faces.curved:
+            rows[face.rows] += face.tangent(self.slack[face.rows]).T @ multipliers[at : at + face.size]
+            at += face.size
+        return rows
+
+    def turned(self, slack: Float[ndarray, "M"]) -> Float[ndarray, "M"]:
+        """Change of the frozen dual on curved faces, from the solution to another slack."""
+        rows = np.zeros(slack.size)
+        for face, multiplier in zip(self.faces.curved, self.frozen, strict=True):
+            rows[face.rows] = face.dual(slack[face.rows], multiplier) - face.dual(self.slack[face.rows], multiplier)
+        return rows
+
+    def move(self, upstream: Float[ndarray, "N"], delta: float) -> Move:
+        """Solve the perturbed ghost problem.
+
+        Newton's method with the system at the solution, which contracts by a factor of the order of ``delta`` per
+        step; without curved faces the first step is exact.
+
+        Raises
+        ------
+        NotUniqueError
+            If the perturbed problem is unbounded: the solution is not unique along the upstream gradient.
+        """
+        for _ in range(12):
+            found = self._move(upstream, delta)
+            if found is not None:
+                return found
+            delta *= 0.5  # outside the reach of the linearisation
+        raise NotUniqueError("the ghost problem has no solution near the solution of the inner problem")
+
+    def _move(self, upstream: Float[ndarray, "N"], delta: float) -> Move | None:
+        system, n = self.system(), self.point.size
+        push = delta * upstream
+        right = np.concatenate([-push, np.zeros(self.faces.size)])
+        found = system.solve(right)
+        size = float(np.abs(push).max(initial=0.0))
+        residual = float(np.abs(right - system.matrix @ found).max(initial=0.0))
+        if residual > 1e-5 * size:
+            raise NotUniqueError("the solution is not unique along the upstream gradient")
+        previous = np.inf
+        for _ in range(60):
+            step = found[:n]
+            slack = self.slack - self.program.matrix @ step
+            if not all(face.inside(slack[face.rows]) for face in self.faces.curved):
+                return None
+            turn = self.turned(slack)
+            if not self.faces.curved:
+                break
+            balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn
+            balance = balance + system.matrix[:n, n:] @ found[n:]
+            correction = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
+            moved, reach = float(np.abs(correction[:n]).max()), float(np.abs(step).max(initial=0.0))
+            if moved <= 1e-15 * reach or (moved <= 1e-11 * reach and moved > 0.5 * previous):
+                break
+            if not np.isfinite(moved) or moved > 0.7 * previous:
+                return None
+            found, previous = found + correction, moved
+        else:
+            return None
+        return Move(delta, found[:n], self.row_multipliers(found[n:]), turn)
+
+
+def dense_move(ghost: Ghost, upstream: Float[ndarray, "N"]) -> Move:
+    """The limit of moves over ``delta`` as it goes to 0, by least squares with the dense system.
+
+    This is implicit differentiation; it shares no factorisation with the layer and is there to check it.
+    """
+    equations = ghost.equations(ghost.slack).toarray()
+    form = ghost.form(ghost.slack, ghost.frozen).toarray()
+    n, e = form.shape[0], equations.shape[0]
+    matrix = np.block([[form, equations.T], [equations, np.zeros((e, e))]])
+    found = np.linalg.lstsq(matrix, np.concatenate([-upstream, np.zeros(e)]), rcond=1e-12)[0]
+    turn = np.zeros(ghost.slack.size)
+    moved = ghost.program.matrix @ found[:n]
+    for face, multiplier in zip(ghost.faces.curved, ghost.frozen, strict=True):
+        turn[face.rows] = face.curvature(ghost.slack[face.rows], multiplier) @ moved[face.rows]
+    return Move(1.0, found[:n], ghost.row_multipliers(found[n:]), turn)
+
+
+def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 12) -> Ghost | None:
+    """Newton's method on the optimality conditions of the active faces.
+
+    Parameters
+    ----------
+    ghost : Ghost
+        At what the solver returned.
+    rule : ActiveRule
+        Decides on the active faces.
+    tol : float, default=1e-9
+        Largest relative violation of a constraint that is accepted.
+    max_iter : int, default=12
+        Steps; two or three are usual.
+
+    Returns
+    -------
+    Ghost or None
+        At the polished solution; None if it is not feasible in the primal and the dual, or no better.
+    """
+    program, faces, n = ghost.program, ghost.faces, ghost.point.size
+    point, flat = ghost.point.copy(), ghost.dual[faces.flat]
+    multipliers = [part.copy() for part in ghost.frozen]
+    before = program_residual(program, point, ghost.dual)
+    best, least = None, max(before)
+
+    def dual_of(slack: Float[ndarray, "M"]) -> Float[ndarray, "M"]:
+        dual = np.zeros(slack.size)
+        dual[faces.flat] = flat
+        for face, multiplier in zip(faces.curved, multipliers, strict=True):
+            dual[face.rows] = face.dual(slack[face.rows], multiplier)
+        return dual
+
+    for _ in range(max_iter):
+        slack = program.slack(point)
+        if not all(face.inside(slack[face.rows]) for face in faces.curved):
+            break
+        dual = dual_of(slack)
+        residual, violation = program_residual(program, point, dual)
+        if max(residual, violation) < least:
+            best, least = (point, dual), max(residual, violation)
+        elif best is not None and max(residual, violation) > 0.5 * least:
+            break
+        stationarity = program.quadratic @ point + program.linear + program.matrix.T @ dual
+        values = [slack[faces.flat], *(-face.value(slack[face.rows]) for face in faces.curved)]
+        right = np.concatenate([-stationarity, *values])
+        form = ghost.form(slack, multipliers)
+        found = _System(form, ghost.equations(slack)).solve(right)
+        if not np.isfinite(found).all():
+            break
+        point, flat = point + found[:n], flat + found[n : n + faces.flat.size]
+        at, moved = n + faces.flat.size, []
+        for face, multiplier in zip(faces.curved, multipliers, strict=True):
+            moved.append(multiplier + found[at : at + face.size])
+            at += face.size
+        multipliers = moved
+        if not faces.curved:  # linear: one step is all
+            dual = dual_of(program.slack(point))
+            if max(program_residual(program, point, dual)) < least:
+                best, least = (point, dual), max(program_residual(program, point, dual))
+            break
+    if best is None or program_residual(program, *best)[1] > tol:
+        return None
+    again = find_faces(program, program.slack(best[0]), best[1], rule)
+    if again.size != faces.size or not np.array_equal(again.flat, faces.flat):
+        # The comparison decides by the larger of slack and multiplier, which polishing has made exact.
+        again = faces
+    return Ghost(program, best[0], best[1], again)

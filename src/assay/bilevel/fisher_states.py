@@ -1,0 +1,358 @@
+r"""Running empirical Fisher matrices, and systems with them.
+
+Scores come in batches and are forgotten; what remains is one of
+
+* ``average``: the sum :math:`A = \gamma_0 I + \sum c_i s_i s_i^\top` over all samples, as an inverse that a batch of
+  ``B`` rows changes by rank ``B`` (Woodbury), or as a matrix when a ridge has to be added to it;
+* ``smoothed``: an exponential average, with its bias towards the start removed. Only the matrix is averaged and damped
+  when it is factorised: averaging the inverse itself has a fixed point at infinity in every direction that the scores
+  of the moment miss, and diverges;
+* ``window``: the last ``m`` scores themselves, with which a system takes ``O(m^2 d)``.
+
+Every weight enters the outer product once, since the Hessian of :math:`c\,\ell` is :math:`c` times that of
+:math:`\ell`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["AverageFisher", "FisherState", "SmoothedFisher", "WindowFisher", "solve_positive"]
+
+_DENSE_LIMIT = 8000
+_PROBES = 4
+
+
+class FisherState(ABC):
+    """What all running Fisher matrices can do.
+
+    Attributes
+    ----------
+    dim : int
+        Number of inner parameters.
+    n_samples : int
+        Rows that it has seen since it was made or reset.
+    """
+
+    dim: int
+    n_samples: int
+
+    @abstractmethod
+    def update(self, rows: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None) -> None:
+        """Take in the scores of a batch."""
+
+    @abstractmethod
+    def solve(self, grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> Float[Tensor, " dim"]:
+        """``(F + R + damping I)^{-1} grad``."""
+
+    @abstractmethod
+    def residual(
+        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
+    ) -> float:
+        """Relative residual of a solution, in float64."""
+
+    @abstractmethod
+    def trace(self) -> float:
+        """Trace of ``F``: the mean squared norm of a score, with weights."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget all scores."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that was learned, as tensors and numbers."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """The tensors that are kept, for their memory."""
+
+
+class AverageFisher(FisherState):
+    """Sum over all scores, with a multiple of the identity to begin with.
+
+    Parameters
+    ----------
+    dim : int
+        Number of inner parameters.
+    gamma0 : float
+        That multiple; it is all the damping of this state.
+    inverse : bool
+        Keep the inverse, which is cheaper to use; a ridge cannot be added to it.
+    like : Tensor
+        Of the dtype and device to use.
+    """
+
+    def __init__(self, dim: int, gamma0: float, inverse: bool, like: Tensor):
+        check_dense(dim, "average")
+        self.dim, self.gamma0, self.inverse = dim, gamma0, inverse
+        self.matrix = torch.empty(dim, dim, dtype=like.dtype, device=like.device)
+        # Vectors with their products by the sum, kept without inverting anything: they show how far the inverse drifts.
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(dim, _PROBES if inverse else 0, dtype=torch.float64, generator=generator)
+        self.probes = drawn.to(like.device, like.dtype)
+        self.reset()
+
+    def reset(self) -> None:  # noqa: D102
+        self.matrix.zero_()
+        self.matrix.diagonal().fill_(1.0 / self.gamma0 if self.inverse else self.gamma0)
+        self.images = self.gamma0 * self.probes
+        self.n_samples, self._trace = 0, torch.zeros((), dtype=self.matrix.dtype, device=self.matrix.device)
+
+    def update(self, rows: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None) -> None:  # noqa: D102
+        scaled = rows if weights is None else rows * weights.sqrt()[:, None]
+        self._trace = self._trace + scaled.square().sum()
+        self.n_samples += len(rows)
+        if not self.inverse:
+            self.matrix.addmm_(scaled.T, scaled)
+            return
+        self.images += scaled.T @ (scaled @ self.probes)
+        for part in scaled.split(self.dim):  # more rows than parameters at once would only cost more
+            images = part @ self.matrix
+            if len(part) == 1:  # Sherman and Morrison
+                self.matrix.addmm_(images.T, images, alpha=-1.0 / (1.0 + float(images[0] @ part[0])))
+                continue
+            core = images @ part.T
+            core.diagonal().add_(1.0)
+            half = torch.linalg.solve_triangular(torch.linalg.cholesky(core), images, upper=False)
+            self.matrix.addmm_(half.T, half, alpha=-1.0)
+
+    def solve(self, grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> Float[Tensor, " dim"]:  # noqa: D102
+        self._require_samples()
+        if self.inverse:
+            return self.n_samples * (self.matrix @ grad)
+        return solve_positive(self._system(ridge), grad, full_rank=True)
+
+    def _system(self, ridge: Tensor) -> Tensor:
+        system = self.matrix / self.n_samples
+        system.diagonal().add_(ridge)
+        return system
+
+    def _require_samples(self) -> None:
+        if not self.n_samples:
+            raise ValueError("the Fisher matrix must have scores, got none: make more inner steps than burn_in")
+
+    def residual(
+        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
+    ) -> float:
+        """As for the others; of a kept inverse the largest relative error on four vectors with known products."""
+        self._require_samples()
+        if not self.inverse:
+            return relative(matvec64(self._system(ridge), w), grad)
+        back = self.matrix.double() @ self.images.double()
+        error = (back - self.probes.double()).norm(dim=0) / self.probes.double().norm(dim=0)
+        return float(error.max())
+
+    def trace(self) -> float:  # noqa: D102
+        return float(self._trace) / max(self.n_samples, 1)
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {
+            "kind": "average", "inverse": self.inverse, "matrix": self.matrix.clone(), "images": self.images.clone(),
+            "n_samples": self.n_samples, "trace": self._trace.clone(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        check_kind(state, "average", self.matrix)
+        if state["inverse"] != self.inverse:
+            raise ValueError("state must be of an average with a ridge where this one has a ridge, and without else")
+        self.matrix.copy_(state["matrix"])
+        self.images = state["images"].to(self.matrix).clone()
+        self.n_samples, self._trace = int(state["n_samples"]), state["trace"].to(self.matrix)
+
+    def tensors(self) -> list[Tensor]:  # noqa: D102
+        return [self.matrix, self.probes, self.images]
+
+
+class SmoothedFisher(FisherState):
+    """Exponential average of the outer products of batches.
+
+    Parameters
+    ----------
+    dim : int
+        Number of inner parameters.
+    beta : float
+        Weight of the newest batch.
+    like : Tensor
+        Of the dtype and device to use.
+    """
+
+    def __init__(self, dim: int, beta: float, like: Tensor):
+        check_dense(dim, "smoothed")
+        self.dim, self.beta = dim, beta
+        self.matrix = torch.empty(dim, dim, dtype=like.dtype, device=like.device)
+        self.reset()
+
+    def reset(self) -> None:  # noqa: D102
+        self.matrix.zero_()
+        self.n_samples, self.n_updates = 0, 0
+
+    def update(self, rows: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None) -> None:  # noqa: D102
+        scaled = rows if weights is None else rows * weights.sqrt()[:, None]
+        self.matrix.addmm_(scaled.T, scaled, beta=1.0 - self.beta, alpha=self.beta / len(rows))
+        self.n_samples += len(rows)
+        self.n_updates += 1
+
+    def _system(self, ridge: Tensor, damping: float) -> Tensor:
+        if not self.n_updates:
+            raise ValueError("the Fisher matrix must have scores, got none: make an inner step first")
+        system = self.matrix / debias(self.beta, self.n_updates)
+        system.diagonal().add_(ridge + damping)
+        return system
+
+    def solve(self, grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> Float[Tensor, " dim"]:  # noqa: D102
+        full_rank = self.n_samples >= self.dim or bool((ridge + damping > 0).all())
+        return solve_positive(self._system(ridge, damping), grad, full_rank=full_rank)
+
+    def residual(  # noqa: D102
+        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
+    ) -> float:
+        return relative(matvec64(self._system(ridge, damping), w), grad)
+
+    def trace(self) -> float:  # noqa: D102
+        return float(self.matrix.trace()) / debias(self.beta, max(self.n_updates, 1))
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {
+            "kind": "smoothed", "matrix": self.matrix.clone(), "n_samples": self.n_samples, "n_updates": self.n_updates
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        check_kind(state, "smoothed", self.matrix)
+        self.matrix.copy_(state["matrix"])
+        self.n_samples, self.n_updates = int(state["n_samples"]), int(state["n_updates"])
+
+    def tensors(self) -> list[Tensor]:  # noqa: D102
+        return [self.matrix]
+
+
+class WindowFisher(FisherState):
+    """The last scores themselves.
+
+    Parameters
+    ----------
+    dim : int
+        Number of inner parameters.
+    window : int
+        How many scores are kept.
+    like : Tensor
+        Of the dtype and device to use.
+    """
+
+    def __init__(self, dim: int, window: int, like: Tensor):
+        self.dim, self.window = dim, window
+        self.ring = torch.zeros(window, dim, dtype=like.dtype, device=like.device)
+        self.reset()
+
+    def reset(self) -> None:  # noqa: D102
+        self.n_samples, self._next = 0, 0
+
+    def update(self, rows: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None) -> None:  # noqa: D102
+        scaled = rows if weights is None else rows * weights.sqrt()[:, None]
+        self.n_samples += len(scaled)
+        scaled = scaled[-self.window :]
+        first = min(len(scaled), self.window - self._next)
+        self.ring[self._next : self._next + first] = scaled[:first]
+        self.ring[: len(scaled) - first] = scaled[first:]
+        self._next = (self._next + len(scaled)) % self.window
+
+    def _kept(self) -> Tensor:
+        kept = self.ring[: min(self.n_samples, self.window)]
+        if not len(kept):
+            raise ValueError("the Fisher matrix must have scores, got none: make an inner step first")
+        return kept
+
+    def solve(self, grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> Float[Tensor, " dim"]:  # noqa: D102
+        kept, diagonal = self._kept(), ridge + damping
+        positive = bool((diagonal > 0).all())
+        if len(kept) >= self.dim or not positive:
+            system = kept.T @ kept / len(kept) if len(kept) >= self.dim else grad.new_zeros(1, 1)
+            if len(kept) >= self.dim:
+                system.diagonal().add_(diagonal)
+            return solve_positive(system, grad, full_rank=len(kept) >= self.dim)
+        divided = kept / diagonal
+        core = divided @ kept.T
+        core.diagonal().add_(float(len(kept)))
+        inner = torch.cholesky_solve((divided @ grad)[:, None], torch.linalg.cholesky(core))[:, 0]
+        return grad / diagonal - divided.T @ inner
+
+    def residual(  # noqa: D102
+        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
+    ) -> float:
+        kept, w64 = self._kept(), w.double()
+        product = matvec64(kept.T, matvec64(kept, w64)) / len(kept) + (ridge.double() + damping) * w64
+        return relative(product, grad)
+
+    def trace(self) -> float:  # noqa: D102
+        return float(self._kept().square().sum()) / len(self._kept())
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {"kind": "window", "matrix": self.ring.clone(), "n_samples": self.n_samples, "next": self._next}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        check_kind(state, "window", self.ring)
+        self.ring.copy_(state["matrix"])
+        self.n_samples, self._next = int(state["n_samples"]), int(state["next"])
+
+    def tensors(self) -> list[Tensor]:  # noqa: D102
+        return [self.ring]
+
+
+def check_dense(dim: int, fisher: str) -> None:
+    """Refuse a matrix that does not fit."""
+    if dim > _DENSE_LIMIT:
+        raise ValueError(
+            f"fisher={fisher!r} must have at most {_DENSE_LIMIT} inner parameters, got {dim}; use 'kfac' or 'window'"
+        )
+
+
+def check_kind(state: Mapping[str, Any], kind: str, matrix: Tensor) -> None:
+    """Refuse the state of another kind or size."""
+    if state.get("kind") != kind or state["matrix"].shape != matrix.shape:
+        raise ValueError(f"state must be of a {kind!r} Fisher matrix of shape {tuple(matrix.shape)}")
+
+
+def debias(beta: float, n_updates: int) -> float:
+    """Total weight of an exponential average that began at zero."""
+    return -math.expm1(n_updates * math.log1p(-beta)) if beta < 1.0 else 1.0
+
+
+def solve_positive(
+    system: Float[Tensor, "n n"], right: Float[Tensor, "..."], *, full_rank: bool
+) -> Float[Tensor, "..."]:
+    """Solve by Cholesky, or say what makes the matrix singular."""
+    if full_rank:
+        factor, info = torch.linalg.cholesky_ex(system)
+        pivots, largest = factor.diagonal(), system.diagonal().max()
+        smallest_accepted = len(system) * torch.finfo(system.dtype).eps * largest
+        if not int(info) and bool((pivots.square() > smallest_accepted).all()):
+            return torch.cholesky_solve(right[:, None], factor)[:, 0] if right.ndim == 1 else torch.cholesky_solve(
+                right, factor
+            )
+    raise ValueError(
+        "damping or ridge must be positive when the Fisher matrix is rank-deficient, got a matrix that is singular in "
+        f"{system.dtype}; raise damping"
+    )
+
+
+def matvec64(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Product in float64, by blocks of rows so that no large copy is made."""
+    return torch.cat([block.double() @ vector.double() for block in matrix.split(256)])
+
+
+def relative(product: Tensor, grad: Tensor) -> float:
+    """Norm of the residual over that of the right-hand side; 0 when both are 0."""
+    right = grad.double()
+    off, size = float((product.double() - right).norm()), float(right.norm())
+    return off / size if size else (0.0 if off == 0.0 else math.inf)
