@@ -79,8 +79,8 @@ def test_recovers_exponential_and_poisson_mixtures(family, bounds):
 def test_known_wasserstein_distance(order):
     # The nearest mean is 1/2 away, and the shapes are the same.
     result = closest_mixture(target=NORMAL, order=order, **BELOW)
-    assert result.lower == pytest.approx(0.25, abs=1e-6)
-    assert result.lower <= 0.25
+    # the bound is lowered by what the conic solver left over, which is up to 1.3e-6 on some processors
+    assert 0.25 - 1e-5 <= result.lower <= 0.25
     assert result.upper == pytest.approx(0.25, abs=1e-8)
     np.testing.assert_allclose(result.params, [[0.5]], atol=1e-4)
     assert result.certified

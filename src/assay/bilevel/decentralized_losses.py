@@ -30,10 +30,10 @@ class BatchedLoss:
     Parameters
     ----------
     function : callable
-        ``function(x, y, batch)`` with ``x`` of shape (K, d_x) and ``y`` of shape (K, d_y), a row per node, and ``batch``
-        what the sampler drew for all nodes, or None for all data. With torch it returns a tensor of K losses, of which
-        the ``k``-th depends on the ``k``-th rows only. With numpy it returns ``(values, (grad_x, grad_y))`` of shapes
-        (K,), (K, d_x) and (K, d_y).
+        ``function(x, y, batch)`` with ``x`` of shape (K, d_x) and ``y`` of shape (K, d_y), a row per node, and
+        ``batch`` what the sampler drew for all nodes, or None for all data. With torch it returns a tensor of K losses,
+        of which the ``k``-th depends on the ``k``-th rows only. With numpy it returns ``(values, (grad_x, grad_y))`` of
+        shapes (K,), (K, d_x) and (K, d_y).
     n_nodes : int
         The number K of nodes.
     smoothness : float, optional
@@ -87,7 +87,7 @@ class NodeLosses:
         Name of the argument, for messages.
     n_nodes : int
         How many nodes there are to be.
-    backend : {"numpy", "torch"}
+    backend : {"numpy", "torch", "dist"}
         Whether the functions return gradients or torch scalars.
 
     Attributes
@@ -146,20 +146,20 @@ class NodeLosses:
             If a function returns something else than losses and gradients of the shapes of ``x`` and ``y``.
         """
         self.evaluations += self.n_nodes
-        if self.backend == "torch":
+        if self.backend != "numpy":
             return self._by_autograd(x, y, batches)
         if self.batched:
             return self._checked(self._function(x, y, batches), x, y)
         values, grad_x, grad_y = np.empty(len(x)), np.empty_like(x), np.empty_like(y)
         for k, function in enumerate(self._functions):
             answer = self._unpacked(function(x[k], y[k], None if batches is None else batches[k]), f"{self.name}[{k}]")
-            try:
-                values[k], grad_x[k], grad_y[k] = answer
-            except (TypeError, ValueError) as error:
+            shapes = [np.shape(part) for part in answer]
+            if shapes != [(), x[k].shape, y[k].shape]:
                 raise ValueError(
                     f"{self.name}[{k}] must return a number and gradients of shapes {x[k].shape} and {y[k].shape}, "
-                    f"got shapes {', '.join(str(np.shape(part)) for part in answer)}"
-                ) from error
+                    f"got shapes {', '.join(map(str, shapes))}"
+                )
+            values[k], grad_x[k], grad_y[k] = answer
         return LossGradients(values, grad_x, grad_y)
 
     def _by_autograd(self, x: UpperPoints, y: LowerPoints, batches: Any) -> LossGradients:
@@ -184,20 +184,20 @@ class NodeLosses:
     @staticmethod
     def _as_tensor(loss: Any, shape: tuple[int, ...], who: str) -> Tensor:
         if not isinstance(loss, Tensor):
-            raise TypeError(f"{who} must return a torch tensor with backend='torch', got {type(loss).__name__}")
+            raise TypeError(f"{who} must return a torch tensor unless backend='numpy', got {type(loss).__name__}")
         if loss.shape != shape:
             raise ValueError(f"{who} must return a tensor of shape {shape}, got {tuple(loss.shape)}")
         return loss
 
     def _checked(self, answer: Any, x: UpperPoints, y: LowerPoints) -> LossGradients:
-        values, grad_x, grad_y = (np.asarray(part) for part in self._unpacked(answer, self.name))
-        shapes = values.shape, grad_x.shape, grad_y.shape
-        if shapes != ((len(x),), x.shape, y.shape):
+        parts = [np.asarray(part) for part in self._unpacked(answer, self.name)]
+        shapes, wanted = [part.shape for part in parts], [(len(x),), x.shape, y.shape]
+        if shapes != wanted:
             raise ValueError(
-                f"{self.name} must return values and gradients of shapes {(len(x),)}, {x.shape} and {y.shape}, "
+                f"{self.name} must return values and gradients of shapes {', '.join(map(str, wanted))}, "
                 f"got {', '.join(map(str, shapes))}"
             )
-        return LossGradients(values, grad_x, grad_y)
+        return LossGradients(*parts)
 
     @staticmethod
     def _unpacked(answer: Any, who: str) -> tuple[Any, Any, Any]:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -136,9 +135,7 @@ class KroneckerFisher:
         pairs = zip(self.factors(), self.layers.matrices(grad), strict=True)
         return self.layers.flat([kronecker_solve(a, g, matrix, total) for (a, g), matrix in pairs])
 
-    def residual(
-        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
-    ) -> float:
+    def residual(self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> float:
         """Relative residual of a solution of the damped Kronecker system, in float64."""
         total = float(ridge.mean()) + damping
         products = []
@@ -154,8 +151,8 @@ class KroneckerFisher:
     def state_dict(self) -> dict[str, Any]:
         """Everything that was learned."""
         return {
-            "kind": "kfac", "inputs": [a.clone() for a in self.inputs], "gradients": [g.clone() for g in self.gradients],
-            "n_samples": self.n_samples, "n_updates": self.n_updates,
+            "kind": "kfac", "inputs": [a.clone() for a in self.inputs],
+            "gradients": [g.clone() for g in self.gradients], "n_samples": self.n_samples, "n_updates": self.n_updates,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

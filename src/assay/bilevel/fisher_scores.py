@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_map
 
-from assay.bilevel.hypergradient_problem import BilevelProblem, batch_length
+from assay.bilevel.hypergradient_problem import BilevelProblem, batch_length, part_of
 
 __all__ = ["LayerRecord", "LayerScores", "Scores", "map_scores", "micro_batch_scores", "refuse_batch_norm"]
 
@@ -89,9 +89,7 @@ def map_scores(problem: BilevelProblem, theta: Sequence[Tensor], v: Sequence[Ten
 
     count = batch_length(batch)
     axes = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, batch)
-    mapped = torch.func.vmap(
-        torch.func.grad_and_value(loss_of_one), in_dims=(None, axes), randomness="different"
-    )
+    mapped = torch.func.vmap(torch.func.grad_and_value(loss_of_one), in_dims=(None, axes), randomness="different")
     try:
         gradients, losses = mapped(tuple(theta), batch)
     except (RuntimeError, ValueError) as error:
@@ -119,7 +117,7 @@ def micro_batch_scores(
     leaves = [x.detach().requires_grad_() for x in theta]
     rows, gradient, loss = [], 0.0, 0.0
     for start in range(0, count, size):
-        part = tree_map(lambda leaf: leaf[start : start + size] if isinstance(leaf, Tensor) else leaf, batch)  # noqa: B023
+        part = part_of(batch, start, size)
         length = batch_length(part)
         losses, weights = problem.losses(leaves, v, part), problem.weights(v, part)
         mean = _mean_loss(losses, weights)
@@ -204,6 +202,14 @@ class LayerScores:
                 parts[bias] = matrix[fan_in]
         return self.problem.inner.flat(parts)
 
+    def agree(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any) -> bool:
+        """Whether the scores average to the gradient, which they do not if a loss goes around the module."""
+        leaves = [x.detach().requires_grad_() for x in theta]
+        expected = self.problem.inner_gradient(leaves, v, batch)
+        found = self(theta, v, batch, rows=False).gradient
+        tolerance = torch.finfo(expected.dtype).eps ** 0.5
+        return bool((found - expected).norm() <= tolerance * (expected.norm() + found.norm()))
+
     def __call__(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any, *, rows: bool) -> Scores:
         """Scores of a batch; ``rows`` says whether they are wanted as vectors too."""
         calls: list[tuple[int, torch.nn.Module, Tensor, Tensor]] = []
@@ -220,12 +226,9 @@ class LayerScores:
         finally:
             for handle in handles:
                 handle.remove()
-        if not calls:
-            raise TypeError(
-                "inner_loss_per_sample must call the module of inner_params, with torch.func.functional_call(module, "
-                "theta, x)"
-            )
-        gradients = torch.autograd.grad(losses.sum(), [zero for _, _, _, zero in calls], allow_unused=True)
+        zeros = [zero for _, _, _, zero in calls]
+        reached = bool(zeros) and losses.requires_grad
+        gradients = torch.autograd.grad(losses.sum(), zeros, allow_unused=True) if reached else [None] * len(zeros)
         count = batch_length(batch)
         parts: list[list[LayerRecord]] = [[] for _ in self.slots]
         for (slot, layer, inputs, zero), gradient in zip(calls, gradients, strict=True):

@@ -53,9 +53,7 @@ class FisherState(ABC):
         """``(F + R + damping I)^{-1} grad``."""
 
     @abstractmethod
-    def residual(
-        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
-    ) -> float:
+    def residual(self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> float:
         """Relative residual of a solution, in float64."""
 
     @abstractmethod
@@ -143,9 +141,7 @@ class AverageFisher(FisherState):
         if not self.n_samples:
             raise ValueError("the Fisher matrix must have scores, got none: make more inner steps than burn_in")
 
-    def residual(
-        self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
-    ) -> float:
+    def residual(self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> float:
         """As for the others; of a kept inverse the largest relative error on four vectors with known products."""
         self._require_samples()
         if not self.inverse:
@@ -328,18 +324,15 @@ def debias(beta: float, n_updates: int) -> float:
     return -math.expm1(n_updates * math.log1p(-beta)) if beta < 1.0 else 1.0
 
 
-def solve_positive(
-    system: Float[Tensor, "n n"], right: Float[Tensor, "..."], *, full_rank: bool
-) -> Float[Tensor, "..."]:
+def solve_positive(system: Float[Tensor, "n n"], right: Tensor, *, full_rank: bool) -> Tensor:
     """Solve by Cholesky, or say what makes the matrix singular."""
     if full_rank:
         factor, info = torch.linalg.cholesky_ex(system)
         pivots, largest = factor.diagonal(), system.diagonal().max()
         smallest_accepted = len(system) * torch.finfo(system.dtype).eps * largest
         if not int(info) and bool((pivots.square() > smallest_accepted).all()):
-            return torch.cholesky_solve(right[:, None], factor)[:, 0] if right.ndim == 1 else torch.cholesky_solve(
-                right, factor
-            )
+            columns = right[:, None] if right.ndim == 1 else right
+            return torch.cholesky_solve(columns, factor).view(right.shape)
     raise ValueError(
         "damping or ridge must be positive when the Fisher matrix is rank-deficient, got a matrix that is singular in "
         f"{system.dtype}; raise damping"

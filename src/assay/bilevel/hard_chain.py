@@ -210,6 +210,23 @@ def _links(a: float, b: float) -> tuple[float, float, float]:
 
 
 @numba.njit(cache=True)
+def furthest_in_chain(x: np.ndarray, y: np.ndarray, n: int) -> int:
+    """Place in the chain of the furthest nonzero coordinate, -1 if there is none.
+
+    The chain runs y^0_n (place 0), then for each block i >= 1 its n coordinates and x_i.
+    """
+    length = x.shape[0]
+    for block in range(length, 0, -1):
+        place = 1 + (block - 1) * (n + 1)
+        if x[block - 1] != 0.0:
+            return place + n
+        for j in range(n - 1, -1, -1):
+            if y[block * n + j] != 0.0:
+                return place + j
+    return 0 if y[n - 1] != 0.0 else -1
+
+
+@numba.njit(cache=True)
 def oracle_kernel(
     x: np.ndarray,
     y: np.ndarray,
@@ -219,11 +236,18 @@ def oracle_kernel(
     left: float,
     right: float,
     lg: float,
+    noise: float,
     fy: np.ndarray,
     gx: np.ndarray,
     gy: np.ndarray,
+    shown_x: np.ndarray,
+    shown_y: np.ndarray,
 ) -> tuple[float, float]:
-    """Both objectives, and their gradients into ``fy``, ``gx``, ``gy``, in one pass over the chain."""
+    """Both objectives, their gradients into ``fy``, ``gx``, ``gy``, and what they show into ``shown_x``, ``shown_y``.
+
+    One pass over the chain. The entry of the lower gradient that follows the furthest nonzero coordinate is
+    multiplied by ``noise``.
+    """
     length = x.shape[0]
     stiffness = lg * n * n / (4.0 * n * n + 1.0)
     shift = 1.0 / (n * n)
@@ -253,6 +277,22 @@ def oracle_kernel(
         upper += value
         fy[end] += link_scale * left * by_end
         fy[begin] += link_scale * right * by_start
+    if noise != 1.0:
+        place = furthest_in_chain(x, y, n) + 1
+        if place == 0:
+            gy[n - 1] *= noise
+        elif place <= length * (n + 1):
+            block, within = (place - 1) // (n + 1), (place - 1) % (n + 1)
+            if within == n:
+                gx[block] *= noise
+            else:
+                gy[(block + 1) * n + within] *= noise
+    for i in range(length):
+        if x[i] != 0.0 or gx[i] != 0.0:
+            shown_x[i] = True
+    for i in range(y.shape[0]):
+        if y[i] != 0.0 or fy[i] != 0.0 or gy[i] != 0.0:
+            shown_y[i] = True
     return link_scale * upper, lower
 
 
@@ -274,34 +314,9 @@ def hyper_kernel(x: np.ndarray, source: float, scale: float, link_scale: float, 
 
 
 @numba.njit(cache=True)
-def update_support(query: np.ndarray, allowed: np.ndarray) -> int:
-    """First nonzero coordinate of a query that is not allowed (-1 if none)."""
+def first_not_shown(query: np.ndarray, shown: np.ndarray) -> int:
+    """First nonzero coordinate of a query that has not been shown (-1 if none)."""
     for i in range(query.shape[0]):
-        if query[i] != 0.0 and not allowed[i]:
+        if query[i] != 0.0 and not shown[i]:
             return i
     return -1
-
-
-@numba.njit(cache=True)
-def open_support(query: np.ndarray, first: np.ndarray, second: np.ndarray, allowed: np.ndarray) -> None:
-    """Allow what is nonzero in a query or in one of two gradients."""
-    for i in range(query.shape[0]):
-        if query[i] != 0.0 or first[i] != 0.0 or second[i] != 0.0:
-            allowed[i] = True
-
-
-@numba.njit(cache=True)
-def furthest_in_chain(x: np.ndarray, y: np.ndarray, n: int) -> int:
-    """Place in the chain of the furthest nonzero coordinate, -1 if there is none.
-
-    The chain runs y^0_n (place 0), then for each block i >= 1 its n coordinates and x_i.
-    """
-    length = x.shape[0]
-    for block in range(length, 0, -1):
-        place = 1 + (block - 1) * (n + 1)
-        if x[block - 1] != 0.0:
-            return place + n
-        for j in range(n - 1, -1, -1):
-            if y[block * n + j] != 0.0:
-                return place + j
-    return 0 if y[n - 1] != 0.0 else -1

@@ -27,7 +27,6 @@ from assay.bilevel.hard_chain import (
     ChainConstants,
     block_response,
     chain_constants,
-    furthest_in_chain,
     hyper_kernel,
     oracle_kernel,
 )
@@ -109,16 +108,10 @@ class HardBilevel:
         return self.constants.Lg * n**2 / (4 * n**2 + 1) * (laplacian + np.eye(n) / n**2)
 
     def _upper(self, x: ArrayLike) -> Float[np.ndarray, " dim_x"]:
-        x = as_float_array(x, "x", ndim=1)
-        if len(x) != self.dim_x:
-            raise ValueError(f"x must have shape ({self.dim_x},), got {x.shape}")
-        return np.ascontiguousarray(x)
+        return _vector(x, "x", self.dim_x)
 
     def _lower(self, y: ArrayLike) -> Float[np.ndarray, " dim_y"]:
-        y = as_float_array(y, "y", ndim=1)
-        if len(y) != self.dim_y:
-            raise ValueError(f"y must have shape ({self.dim_y},), got {y.shape}")
-        return np.ascontiguousarray(y)
+        return _vector(y, "y", self.dim_y)
 
     def oracle(self, x: ArrayLike, y: ArrayLike) -> OracleOutput:
         """One call: both objectives and all first gradients at a point.
@@ -140,19 +133,31 @@ class HardBilevel:
             If the counter has a limit and it has been reached.
         """
         x, y = self._upper(x), self._lower(y)
+        self.counter.check(x, y)  # first, so that a violation is dated by the calls that were answered before
         self.counter.ask()
-        self.counter.calls -= 1  # a violation is dated by the calls that had been answered
-        self.counter.check(x, y)
-        self.counter.calls += 1
-        answer = self._answer(x, y)
-        self.counter.tell(x, y, answer)
-        return answer
-
-    def _answer(self, x: Float[np.ndarray, " dim_x"], y: Float[np.ndarray, " dim_y"]) -> OracleOutput:
-        c = self.constants
+        c, shown = self.constants, self.counter
         fy, gx, gy = np.empty(self.dim_y), np.empty(self.dim_x), np.empty(self.dim_y)
-        f, g = oracle_kernel(x, y, c.n, c.source, self._link_scale, self._left, self._right, c.Lg, fy, gx, gy)
+        f, g = oracle_kernel(
+            x,
+            y,
+            c.n,
+            c.source,
+            self._link_scale,
+            self._left,
+            self._right,
+            c.Lg,
+            self._noise(),
+            fy,
+            gx,
+            gy,
+            shown.shown_x,
+            shown.shown_y,
+        )
         return OracleOutput(f, g, self._no_gradient, fy, gx, gy)
+
+    def _noise(self) -> float:
+        """What the next entry of the lower gradient is multiplied by."""
+        return 1.0
 
     def ystar(self, x: ArrayLike) -> Float[np.ndarray, " dim_y"]:
         """The lower solution.
@@ -283,22 +288,10 @@ class HardBilevelStochastic(HardBilevel):
             self.projected += 1
         return answer
 
-    def _answer(self, x: Float[np.ndarray, " dim_x"], y: Float[np.ndarray, " dim_y"]) -> OracleOutput:
-        exact = super()._answer(x, y)
+    def _noise(self) -> float:
         if self.p == 1.0:
-            return exact
-        factor = 1 / self.p if self._rng.random() < self.p else 0.0
-        n = self.constants.n
-        place = int(furthest_in_chain(x, y, n)) + 1
-        if place == 0:
-            exact.gy[n - 1] *= factor
-        elif place <= self.dim_x * (n + 1):
-            block, within = divmod(place - 1, n + 1)
-            if within == n:
-                exact.gx[block] *= factor
-            else:
-                exact.gy[(block + 1) * n + within] *= factor
-        return exact
+            return 1.0
+        return 1 / self.p if self._rng.random() < self.p else 0.0
 
     def stationarity(self, x: ArrayLike) -> float:
         """What has to fall below ``eps``: the step of projected gradient descent on the box, times the smoothness."""
@@ -412,13 +405,27 @@ def hard_instance_stochastic(
     >>> from assay.bilevel import hard_instance_stochastic
     >>> instance = hard_instance_stochastic(kappa=50, eps=0.1, sigma=100.0, seed=0)
     >>> round(instance.p, 3), instance.lower_bound_calls
-    (0.062, 169)
+    (0.006, 1788)
     """
     sigma = check_real(sigma, "sigma", minimum=0.0)
     constants = _constants(kappa, eps, Delta, Lf, Lg, T, n, Ce)
     return HardBilevelStochastic(
         constants, sigma, as_generator(seed, "seed"), rx=_RX / constants.Ce, ry=_RY / constants.Ce
     )
+
+
+def _vector(point: ArrayLike, name: str, length: int) -> Float[np.ndarray, " length"]:
+    if not (  # what a method asks with, call after call
+        isinstance(point, np.ndarray)
+        and point.dtype == np.float64
+        and point.shape == (length,)
+        and point.flags.c_contiguous
+        and math.isfinite(point @ point)
+    ):
+        point = np.ascontiguousarray(as_float_array(point, name, ndim=1))
+        if len(point) != length:
+            raise ValueError(f"{name} must have shape ({length},), got {point.shape}")
+    return point
 
 
 def _constants(

@@ -24,7 +24,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from assay.validation import check_real
 
-__all__ = ["BilevelProblem", "HessianOperator", "ParameterSet", "batch_length", "full_precision", "join_batches"]
+__all__ = [
+    "BilevelProblem",
+    "HessianOperator",
+    "ParameterSet",
+    "batch_length",
+    "full_precision",
+    "join_batches",
+    "part_of",
+]
 
 
 class ParameterSet:
@@ -86,6 +94,8 @@ class ParameterSet:
 
     def split(self, flat: Float[Tensor, " dim"]) -> list[Tensor]:
         """The parts of a flat vector, in the shapes of the tensors."""
+        if len(self.shapes) == 1:
+            return [flat.view(self.shapes[0])]
         return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
 
     def flat(self, tensors: Sequence[Tensor | None]) -> Float[Tensor, " dim"]:
@@ -149,6 +159,7 @@ class BilevelProblem:
         self._per_sample, self._outer_loss, self._weight = inner_loss_per_sample, outer_loss, sample_weight
         self._ridge = ridge
         self.has_ridge = callable(ridge) or not (isinstance(ridge, int | float) and ridge == 0)
+        self._fixed: dict[torch.dtype, Tensor] = {}  # a ridge that does not depend on v, by dtype
         if not callable(ridge):
             self.check_ridge(self.ridge(outer.detached()))
 
@@ -178,6 +189,13 @@ class BilevelProblem:
 
     def ridge(self, v: Sequence[Tensor]) -> Float[Tensor, ""] | Float[Tensor, " dim"]:
         """Diagonal of the curvature of the regulariser: one number, or one per entry of theta."""
+        if callable(self._ridge):
+            return self._converted_ridge(v)
+        if v[0].dtype not in self._fixed:
+            self._fixed[v[0].dtype] = self._converted_ridge(v).detach()
+        return self._fixed[v[0].dtype]
+
+    def _converted_ridge(self, v: Sequence[Tensor]) -> Tensor:
         diagonal = self._ridge(self.outer.structured(v)) if callable(self._ridge) else self._ridge
         inner = self.inner
         if isinstance(diagonal, Mapping):
@@ -195,8 +213,15 @@ class BilevelProblem:
                         f"ridge must be a number or have shape ({inner.dim},), got {tuple(diagonal.shape)}"
                     )
                 diagonal = diagonal.reshape(-1)
-            return diagonal if callable(self._ridge) else diagonal.detach()
+            return diagonal
         return torch.tensor(check_real(diagonal, "ridge", minimum=0), dtype=inner.dtype, device=inner.device)
+
+    def checked_ridge(self) -> Float[Tensor, ""] | Float[Tensor, " dim"]:
+        """The ridge at the present outer parameters, as a constant; one that is not convex is refused."""
+        diagonal = self.ridge(self.outer.detached()).detach()
+        if callable(self._ridge):
+            self.check_ridge(diagonal)
+        return diagonal
 
     @staticmethod
     def check_ridge(diagonal: Tensor) -> None:
@@ -229,21 +254,26 @@ class BilevelProblem:
         )
         return self.inner.flat(gradients)
 
+    def outer_value(self, theta: Sequence[Tensor], v: Sequence[Tensor], outer_batch: Any) -> Float[Tensor, ""]:
+        """Outer loss."""
+        value = self._outer_loss(self.inner.structured(theta), self.outer.structured(v), outer_batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise TypeError("outer_loss must return a tensor with one entry")
+        return value.reshape(())
+
     def outer_gradients(
         self, theta: Sequence[Tensor], v: Sequence[Tensor], outer_batch: Any
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " dim"], list[Tensor]]:
         """Outer loss and its gradients with respect to theta (flat) and v."""
-        value = self._outer_loss(self.inner.structured(theta), self.outer.structured(v), outer_batch)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise TypeError("outer_loss must return a tensor with one entry")
+        value = self.outer_value(theta, v, outer_batch)
         if not value.requires_grad:
             raise ValueError("outer_loss must depend on the inner parameters, got one that depends on nothing")
-        gradients = torch.autograd.grad(value.reshape(()), [*theta, *v], allow_unused=True)
+        gradients = torch.autograd.grad(value, [*theta, *v], allow_unused=True)
         by_theta, by_v = gradients[: len(theta)], gradients[len(theta) :]
         if all(gradient is None for gradient in by_theta):
             raise ValueError("outer_loss must depend on the inner parameters, got a gradient of None")
         direct = [torch.zeros_like(x) if gradient is None else gradient for gradient, x in zip(by_v, v, strict=True)]
-        return value.detach().reshape(()), self.inner.flat(by_theta), direct
+        return value.detach(), self.inner.flat(by_theta), direct
 
     def cross_term(
         self, theta: Sequence[Tensor], v: Sequence[Tensor], w: Float[Tensor, " dim"], batch: Any
@@ -302,6 +332,8 @@ class HessianOperator:
 # ---------------------------------------------------------------------------------------------------------- batches
 def batch_length(batch: Any) -> int:
     """Number of samples of a tree of tensors that have the samples as their first dimension."""
+    if isinstance(batch, Tensor) and batch.ndim and len(batch):
+        return len(batch)
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
     if not leaves:
         raise TypeError(f"batch must be a tensor, or a tuple, list or dict of tensors, got {type(batch).__name__}")
@@ -327,8 +359,17 @@ def join_batches(batches: Sequence[Any], limit: int | None = None) -> Any:
     return joined
 
 
+def part_of(batch: Any, start: int, length: int) -> Any:
+    """Some consecutive samples of a batch."""
+    return tree_map(lambda leaf: leaf[start : start + length] if isinstance(leaf, Tensor) else leaf, batch)
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Gradients on, automatic mixed precision off: scores in half precision would spoil the curvature."""
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        yield
+    with torch.enable_grad():
+        if torch.is_autocast_enabled(device.type):
+            with torch.autocast(device.type, enabled=False):
+                yield
+        else:
+            yield

@@ -34,9 +34,9 @@ def mixing_from_edgelist(path: str | os.PathLike[str], *, kind: str = "auto") ->
     ----------
     path : path
         ``.graphml``, or text with values separated by commas, semicolons, tabs or spaces; lines that start with ``#``
-        or ``%`` are skipped, and so is a heading such as ``source,target``. In a list of links, a line has the names of two nodes; what follows them is not read. An
-        adjacency matrix has a number for each pair of nodes, symmetric, with 0 where there is no link. All that counts
-        is who is linked.
+        or ``%`` are skipped. In a list of links, a line has the names of two nodes; what follows them is not read, and
+        a heading such as ``source,target`` is skipped. An adjacency matrix has a number for each pair of nodes,
+        symmetric, with 0 where there is no link. All that counts is who is linked.
     kind : {"auto", "edges", "adjacency", "graphml"}, default="auto"
         What is in the file. By default the suffix tells GraphML, and a square table of numbers with at least 3
         columns that is symmetric is an adjacency matrix.

@@ -19,7 +19,7 @@ from assay.bilevel.mixing_matrix import spectral_gap
 __all__ = ["SimulatedNetwork", "Stack", "Vector"]
 
 Stack = Float[np.ndarray, "nodes size"] | Float[Tensor, "nodes size"]
-Vector = Float[np.ndarray, " size"] | Float[Tensor, " size"]
+Vector = Float[np.ndarray, " _"] | Float[Tensor, " _"]
 
 # Below this share of non-zeros, and from this many nodes on, a sparse product is faster than a dense one.
 _SPARSE_SHARE, _SPARSE_NODES = 0.1, 64
@@ -80,3 +80,7 @@ class SimulatedNetwork:
     def gather(self, rows: Stack) -> Stack:
         """The rows of all nodes."""
         return rows
+
+    def total_bytes(self) -> int:
+        """Size of all messages of all nodes."""
+        return self.bytes_sent

@@ -33,6 +33,7 @@ from assay.bilevel.hypergradient_problem import (
     batch_length,
     full_precision,
     join_batches,
+    part_of,
 )
 from assay.validation import check_choice, check_integer, check_real
 
@@ -124,7 +125,7 @@ class NaturalHypergradient:
 
     Examples
     --------
-    Responses with mean ``x'(1 + v)`` are fitted by ``x'theta``, and the fit should be 0: the hypergradient is ``1 + v``.
+    Responses with mean ``x'(1 + v)`` are fitted by ``x'theta``, which should be 0: the hypergradient is ``1 + v``.
 
     >>> import torch
     >>> from assay.bilevel.natural_hypergradient import NaturalHypergradient
@@ -142,8 +143,9 @@ class NaturalHypergradient:
     ...     batch = [torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((32, 2), (32,))]
     ...     loss = hyper.inner_step(batch)
     ...     optimizer.step()
-    >>> [part.round(decimals=1) for part in hyper.hypergradient()]
-    [tensor([1.0000, 1.0000], dtype=torch.float64)]
+    >>> (found,) = hyper.hypergradient()
+    >>> bool((found - 1).abs().max() < 0.1), hyper.n_hvp
+    (True, 0)
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class NaturalHypergradient:
         self.problem = BilevelProblem(inner, outer, inner_loss_per_sample, outer_loss, sample_weight, ridge)
         self._worker = UpdateWorker(parallel, inner.device)
         self._layers = LayerScores(self.problem)
+        self._layers_agree: bool | None = None
         self.state = self._make_state(gamma0, beta, window)
         self.n_hvp = self.n_outer = self.n_inner = 0
         self._recent: list[Any] = []
@@ -219,6 +222,11 @@ class NaturalHypergradient:
         """The solution that the last hypergradient was made of."""
         return self._require_last()["w"]
 
+    @property
+    def outer_loss(self) -> float:
+        """Outer loss at the last hypergradient."""
+        return float(self._require_last()["outer_loss"])
+
     def _require_last(self) -> dict[str, Any]:
         if not self._last:
             raise RuntimeError("hypergradient must be called before there is a solution")
@@ -242,13 +250,11 @@ class NaturalHypergradient:
 
         Raises
         ------
-        FloatingPointError
-            If the gradient has a nan or an infinity, with the number of the step; nothing has changed then. It is a
-            ValueError too.
         TypeError
             If samples have no gradient of their own.
         ValueError
-            If the batch is empty, or losses or weights have another shape.
+            If the gradient has a nan or an infinity, with the number of the step (nothing has changed then), the batch
+            is empty, or losses or weights have another shape.
         """
         loss = self.inner_gradient(batch)
         self._recent.append(batch)
@@ -275,24 +281,16 @@ class NaturalHypergradient:
         theta, v = problem.inner.detached(), problem.outer.detached()
         with full_precision(problem.inner.device):
             scores = self._scores(theta, v, batch)
-            gradient, loss = scores.gradient.detach(), scores.loss.detach()
+            gradient, penalty = scores.gradient.detach(), None
             if problem.has_ridge:
-                ridge = problem.ridge(v).detach()
-                problem.check_ridge(ridge)
-                flat = problem.inner.flat(theta)
-                gradient = gradient + ridge * flat
-                loss = loss + 0.5 * (ridge * flat.square()).sum()
-        least = loss.new_zeros(()) if scores.weights is None else scores.weights.detach().min()
-        # One transfer for all that has to be known here.
-        value, size, lowest = torch.stack([loss, gradient.abs().sum(), least.to(loss.dtype)]).tolist()
-        if not abs(size) < float("inf"):
-            raise _NotFiniteError(f"scores must be finite, got a nan or an infinity in inner step {self.n_inner + 1}")
-        if lowest < 0:
-            raise ValueError(f"sample_weight must be at least 0, got {lowest:g}")
+                ridge, flat = problem.checked_ridge(), problem.inner.flat(theta)
+                pull = ridge * flat
+                gradient, penalty = gradient + pull, 0.5 * (pull @ flat)
+        value = _check_scores(scores, self.n_inner + 1, penalty)
         if observe and not self._burning_in():
-            self._take_in(scores)
+            self._update(scores)
         for parameter, part in zip(problem.inner.tensors, problem.inner.split(gradient), strict=True):
-            parameter.grad = part.clone()
+            parameter.grad = part
         return value
 
     def _scores(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any) -> Scores:
@@ -300,7 +298,15 @@ class NaturalHypergradient:
             return micro_batch_scores(self.problem, theta, v, batch, self.micro_batch)
         refuse_batch_norm(self.problem.inner.module)
         if self._layers.applicable:
-            return self._layers(theta, v, batch, rows=self.fisher != "kfac")
+            if self._layers_agree is None:
+                self._layers_agree = self._layers.agree(theta, v, batch)
+            if self._layers_agree:
+                return self._layers(theta, v, batch, rows=self.fisher != "kfac")
+        if self.fisher == "kfac":
+            raise TypeError(
+                "inner_loss_per_sample must use its parameters by calling the module of inner_params, with "
+                "torch.func.functional_call(module, theta, x), for fisher='kfac'"
+            )
         return map_scores(self.problem, theta, v, batch)
 
     def _burning_in(self) -> bool:
@@ -308,7 +314,7 @@ class NaturalHypergradient:
             return False
         return self.n_inner < (_DEFAULT_BURN_IN if self.burn_in is None else self.burn_in)
 
-    def _take_in(self, scores: Scores) -> None:
+    def _update(self, scores: Scores) -> None:
         self._reset_if_due()
         weights = None if scores.weights is None else scores.weights.detach()
         if self.fisher == "kfac":
@@ -321,6 +327,23 @@ class NaturalHypergradient:
             self._worker.barrier()
             self.state.reset()
             self._forget = False
+
+    def take_in(self, batch: Any, batch_size: int) -> None:
+        """Take in the scores of samples at the present parameters, without a step and without burn-in.
+
+        Parameters
+        ----------
+        batch : tree of Tensor
+            Samples.
+        batch_size : int
+            How many of them are in memory as scores at once.
+        """
+        theta, v = self.problem.inner.detached(), self.problem.outer.detached()
+        with full_precision(self.problem.inner.device):
+            for start in range(0, batch_length(batch), batch_size):
+                scores = self._scores(theta, v, part_of(batch, start, batch_size))
+                _check_scores(scores, 0)
+                self._update(scores)
 
     def observe(self, scores: Float[Tensor, "rows dim"] | Float[Tensor, " dim"], weights: Any = None) -> None:
         """Take in scores from an inner loop of your own; there is no burn-in for these.
@@ -374,14 +397,9 @@ class NaturalHypergradient:
             If there are no scores, or the matrix is singular and neither ridge nor damping is positive.
         """
         self._worker.barrier()
-        return self.state.solve(grad.detach(), self._ridge(), self.damping)
+        return self.state.solve(grad.detach(), self.problem.checked_ridge(), self.damping)
 
-    def _ridge(self) -> Tensor:
-        ridge = self.problem.ridge(self.problem.outer.detached()).detach()
-        self.problem.check_ridge(ridge)
-        return ridge
-
-    def hypergradient(self, outer_batch: Any = None, cross_batch: Any = None) -> list[Tensor]:
+    def hypergradient(self, outer_batch: Any = None, cross_batch: Any = None, *, count: bool = True) -> list[Tensor]:
         """Gradient of the outer problem at the present parameters.
 
         Parameters
@@ -390,6 +408,8 @@ class NaturalHypergradient:
             Passed to ``outer_loss``.
         cross_batch : tree of Tensor, optional
             Samples of the mixed derivative, in place of those of the constructor.
+        count : bool, default=True
+            Whether this is a new outer iteration; False for another evaluation in the same one.
 
         Returns
         -------
@@ -413,10 +433,11 @@ class NaturalHypergradient:
         self._last = {
             "w": w, "grad": grad, "outer_loss": value, "batch": batch, "outer_batch": outer_batch,
             "theta": [x.detach().clone() for x in theta], "v": [x.detach().clone() for x in v], "hypergradient": found,
-            "stationarity": inner_gradient, "stale": self.reset == "never" and self.n_outer > 0,
+            "stationarity": float(inner_gradient.double().norm()), "n_samples": self.state.n_samples,
+            "stale": self.reset == "never" and self.n_outer > (not count),
         }  # fmt: skip
         self._recent = []
-        self.n_outer += 1
+        self.n_outer += count
         self._forget = self.reset == "outer"
         return found
 
@@ -442,7 +463,7 @@ class NaturalHypergradient:
         tol: float = 0.1,
         max_iter: int | None = None,
     ) -> HypergradientReport:
-        """Measure how far the last hypergradient can be relied on.
+        """Measure how far the last hypergradient can be relied on, before the next inner step.
 
         Parameters
         ----------
@@ -462,8 +483,8 @@ class NaturalHypergradient:
         HypergradientReport
         """
         last = self._require_last()
-        self._worker.barrier()
-        ridge = self.problem.ridge([x.detach() for x in last["v"]]).detach()
+        if self.n_samples != last["n_samples"]:
+            raise RuntimeError("certify must be called before the next inner step, which changes the Fisher matrix")
         return certify_solution(
             self.problem,
             last["theta"],
@@ -472,8 +493,8 @@ class NaturalHypergradient:
             last["hypergradient"],
             last["batch"],
             last["outer_batch"],
-            solve_residual=self.state.residual(last["w"], last["grad"], ridge, self.damping),
-            score_size=self.state.trace() ** 0.5,
+            **self.solve_measurements(),
+            stationarity=last["stationarity"],
             per_sample=self.micro_batch is None,
             fresh=not last["stale"],
             residual=residual,
@@ -482,6 +503,16 @@ class NaturalHypergradient:
             tol=tol,
             max_iter=max_iter,
         )
+
+    def solve_measurements(self) -> dict[str, float]:
+        """Relative residual of the last solve, in float64, and the root mean square of the norms of scores."""
+        last = self._require_last()
+        self._worker.barrier()
+        ridge = self.problem.ridge(last["v"]).detach()
+        return {
+            "solve_residual": self.state.residual(last["w"], last["grad"], ridge, self.damping),
+            "score_size": self.state.trace() ** 0.5,
+        }
 
     def state_bytes(self) -> int:
         """Memory of the Fisher matrix, in bytes."""
@@ -511,5 +542,14 @@ class NaturalHypergradient:
         self._forget, self._recent, self._last = bool(state["forget"]), [], {}
 
 
-class _NotFiniteError(FloatingPointError, ValueError):
-    """A gradient with a nan or an infinity in it."""
+def _check_scores(scores: Scores, step: int, penalty: Tensor | None = None) -> float:
+    """Weighted mean loss of a batch and the penalty, if the scores can be used."""
+    loss = scores.loss.detach() if penalty is None else scores.loss.detach() + penalty
+    least = loss.new_zeros(()) if scores.weights is None else scores.weights.detach().min()
+    # One transfer from the device for all that has to be known.
+    value, size, lowest = torch.stack([loss, scores.gradient.detach().abs().sum(), least.to(loss.dtype)]).tolist()
+    if not size < float("inf"):
+        raise ValueError(f"scores must be finite, got a nan or an infinity in inner step {step}")
+    if lowest < 0:
+        raise ValueError(f"sample_weight must be at least 0, got {lowest:g}")
+    return value

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from assay.bilevel.hard_chain import open_support, update_support
+from assay.bilevel.hard_chain import first_not_shown
 
 __all__ = ["OracleBudgetError", "OracleCounter", "OracleOutput", "Violation"]
 
@@ -115,7 +115,7 @@ class OracleCounter:
             return
         for name, point, shown in (("x", x, self.shown_x), ("y", y, self.shown_y)):
             if point is not None:
-                coordinate = int(update_support(point, shown))
+                coordinate = int(first_not_shown(point, shown))
                 if coordinate >= 0:
                     self.first_violation = Violation(self.calls, name, coordinate)
                     return
@@ -131,17 +131,3 @@ class OracleCounter:
         if self.limit is not None and self.calls >= self.limit:
             raise OracleBudgetError(f"the budget of {self.limit} oracle calls is used up")
         self.calls += 1
-
-    def tell(
-        self, x: Float[np.ndarray, " dim_x"], y: Float[np.ndarray, " dim_y"], answer: OracleOutput
-    ) -> None:
-        """Take note of what an answer has shown.
-
-        Parameters
-        ----------
-        x : numpy.ndarray of shape (dim_x,)
-        y : numpy.ndarray of shape (dim_y,)
-        answer : OracleOutput
-        """
-        open_support(x, answer.fx, answer.gx, self.shown_x)
-        open_support(y, answer.fy, answer.gy, self.shown_y)

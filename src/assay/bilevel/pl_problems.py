@@ -51,6 +51,8 @@ class PLProblem:
         How the minimisers move with ``x``.
     kernel : numpy.ndarray of shape (d_y, d_y)
         Projection onto the directions in which the lower loss is flat.
+    lower_map, upper_map : numpy.ndarray of shape (m, d_y) and (m, d_x)
+        The minimisers are the ``y`` with ``lower_map @ y == upper_map @ x``.
     targets : numpy.ndarray of shape (K, d_y)
         The :math:`t_k`.
     mu : float
@@ -75,6 +77,8 @@ class PLProblem:
     g_list: list
     jacobian: Float[np.ndarray, "dy dx"]
     kernel: Float[np.ndarray, "dy dy"]
+    lower_map: Float[np.ndarray, "m dy"]
+    upper_map: Float[np.ndarray, "m dx"]
     targets: Float[np.ndarray, "nodes dy"]
     mu: float
     L: float
@@ -177,20 +181,20 @@ def quadratic_pl_problem(
     targets = np.stack([rng.standard_normal(d) + 1.0 for _ in range(drawn)])
     if not heterogeneous:
         A, B, targets = (np.repeat(array, K, axis=0) for array in (A, B, targets))
-    gram = np.matmul(A.transpose(0, 2, 1), A)
-    cross = np.matmul(A.transpose(0, 2, 1), B)
-    upper_gram = np.matmul(B.transpose(0, 2, 1), B)
-    H, C = gram.mean(axis=0), cross.mean(axis=0)
+    H = np.einsum("kni,knj->ij", A, A) / K
+    C = np.einsum("kni,knj->ij", A, B) / K
+    rows_of_both = np.concatenate([B, -A], axis=2)
+    joint = np.matmul(rows_of_both.transpose(0, 2, 1), rows_of_both)
     # Within the row space, so that no threshold has to tell a small eigenvalue from a zero.
     inner = rows @ H @ rows.T
     eigenvalues = np.linalg.eigvalsh(inner)
     jacobian = rows.T @ np.linalg.solve(inner, rows @ C)
 
     def lower(part: slice) -> Loss:
-        return partial(_least_squares, gram[part], cross[part], upper_gram[part])
+        return partial(_least_squares, joint[part])
 
     L = float(eigenvalues[-1])
-    return _problem(lower, K, jacobian, rows, targets, float(eigenvalues[0]), L)
+    return _problem(lower, (H, C), jacobian, rows, targets, float(eigenvalues[0]), L)
 
 
 def nonconvex_pl_problem(
@@ -244,7 +248,7 @@ def nonconvex_pl_problem(
     jacobian = (orthonormal / scales) @ C
     mu = float(weights.mean(axis=0).min() * scales[0] ** 2 / 32.0)
     L = float(np.linalg.norm((R.T * (8.0 * weights.max(axis=0))) @ R, 2))
-    return _problem(lower, K, jacobian, orthonormal.T, targets, mu, L)
+    return _problem(lower, (R, C), jacobian, orthonormal.T, targets, mu, L)
 
 
 def _dimensions(K: int, dx: int, d: int, rank: int) -> tuple[int, int, int, int]:
@@ -257,7 +261,7 @@ def _dimensions(K: int, dx: int, d: int, rank: int) -> tuple[int, int, int, int]
 
 def _problem(
     lower: Callable[[slice], Loss],
-    n_nodes: int,
+    maps: tuple[Float[np.ndarray, "m dy"], Float[np.ndarray, "m dx"]],
     jacobian: Float[np.ndarray, "dy dx"],
     rows: Float[np.ndarray, "rank dy"],
     targets: Float[np.ndarray, "nodes dy"],
@@ -267,6 +271,7 @@ def _problem(
     def upper(part: slice) -> Loss:
         return partial(_distance, targets[part])
 
+    n_nodes = len(targets)
     every, each = slice(None), [slice(k, k + 1) for k in range(n_nodes)]
     d, dx = jacobian.shape
     x_star = np.linalg.solve(jacobian.T @ jacobian + 2.0 * _RIDGE * np.eye(dx), jacobian.T @ targets.mean(axis=0))
@@ -277,6 +282,8 @@ def _problem(
         g_list=[_alone(lower(part)) for part in each],
         jacobian=jacobian,
         kernel=np.eye(d) - rows.T @ rows,
+        lower_map=maps[0],
+        upper_map=maps[1],
         targets=targets,
         mu=mu,
         L=L,
@@ -287,14 +294,17 @@ def _problem(
 def _distance(targets: Stacked, x: Stacked, y: Stacked, batch: Batch) -> Answer:
     off = y - targets
     values = 0.5 * (off**2).sum(axis=1) + _RIDGE * (x**2).sum(axis=1)
-    return values, _with_noise(2.0 * _RIDGE * x, off, batch, 0)
+    grads = 2.0 * _RIDGE * x, off
+    return values, grads if batch is None else _with_noise(*grads, batch[:, 0])
 
 
-def _least_squares(gram: Blocks, cross: Blocks, upper_gram: Blocks, x: Stacked, y: Stacked, batch: Batch) -> Answer:
-    along_y, along_x = _products(gram, y), _products(cross, x)
-    back, turned = _products(cross.transpose(0, 2, 1), y), _products(upper_gram, x)
-    values = 0.5 * ((y * along_y).sum(axis=1) + (x * turned).sum(axis=1)) - (y * along_x).sum(axis=1)
-    return values, _with_noise(turned - back, along_y - along_x, batch, 1)
+def _least_squares(joint: Blocks, x: Stacked, y: Stacked, batch: Batch) -> Answer:
+    # Half the squared norm of [B, -A] (x, y), from the Gram matrix of [B, -A].
+    both = np.concatenate([x, y], axis=1)
+    along = np.matmul(joint, both[:, :, None])[:, :, 0]
+    grads = along[:, : x.shape[1]], along[:, x.shape[1] :]
+    values = 0.5 * (both * along).sum(axis=1)
+    return values, grads if batch is None else _with_noise(*grads, batch[:, 1])
 
 
 def _oscillating(
@@ -308,25 +318,15 @@ def _oscillating(
     off = y @ R.T - x @ C.T
     values = (weights * (off**2 + 3.0 * np.sin(off) ** 2)).sum(axis=1)
     slope = weights * (2.0 * off + 3.0 * np.sin(2.0 * off))
-    return values, _with_noise(-slope @ C, slope @ R, batch, 1)
-
-
-def _products(
-    matrices: Float[np.ndarray, "nodes rows columns"], vectors: Float[np.ndarray, "nodes columns"]
-) -> Float[np.ndarray, "nodes rows"]:
-    return np.matmul(matrices, vectors[:, :, None])[:, :, 0]
+    grads = -slope @ C, slope @ R
+    return values, grads if batch is None else _with_noise(*grads, batch[:, 1])
 
 
 def _with_noise(
-    grad_x: Float[np.ndarray, "nodes dx"],
-    grad_y: Float[np.ndarray, "nodes dy"],
-    batch: Batch,
-    which: int,
+    grad_x: Float[np.ndarray, "nodes dx"], grad_y: Float[np.ndarray, "nodes dy"], noise: Float[np.ndarray, "nodes _"]
 ) -> tuple[Float[np.ndarray, "nodes dx"], Float[np.ndarray, "nodes dy"]]:
-    if batch is None:
-        return grad_x, grad_y
     dx = grad_x.shape[1]
-    return grad_x + batch[:, which, :dx], grad_y + batch[:, which, dx:]
+    return grad_x + noise[:, :dx], grad_y + noise[:, dx:]
 
 
 def _alone(loss: Loss) -> Loss:

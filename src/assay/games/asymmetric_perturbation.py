@@ -14,38 +14,24 @@ both strategies can be if ``mu`` is below it, so that a pair that is farther awa
 from __future__ import annotations
 
 import math
-import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from assay.certificate import Certificate
-from assay.games.asymmetric_result import (
-    AsymResult,
-    fitted_rate,
-    history_arrays,
-    judge,
-    members,
-    warn_last_iterate,
-)
+from assay.games.asymmetric_result import AsymResult, fitted_rate, judge, members, warn_last_iterate
+from assay.games.asymmetric_run import PlayOptions, TwoSidedRun, check_strength, history_arrays
 from assay.games.bilinear_saddle import BilinearSaddle, power_of_two
-from assay.games.matrix_game import PayoffLike, check_flag
+from assay.games.matrix_game import PayoffLike
 from assay.games.polytope import Simplex, first_point, is_member
 from assay.games.saddle_dynamics import SaddlePlay
-from assay.validation import as_distribution, as_float_array, check_integer, check_real
+from assay.validation import as_distribution, as_float_array, check_real
 
-__all__ = ["AsymResult", "asym_gda"]
+__all__ = ["AsymResult", "asym_gda", "perturbed_gap"]
 
 SIDES = ("x", "y")
-
-_SMALLEST_MU = 1e-12
-_LARGEST_STRENGTH = 1e12
-# The perturbed gap rising by this factor over so many steps means that the step is too long.
-_DIVERGENCE, _DIVERGENCE_STEPS = 10.0, 1000
 
 
 def asym_gda(
@@ -167,22 +153,15 @@ def asym_gda(
         raise ValueError(f"mu must be a positive number or 'auto', got {mu!r}")
     if automatic and len(sides) < 2:
         raise ValueError(f"sides must be both for mu='auto', got {sides}: the test needs a pair of strategies")
-    options = check_options(saddle, eta, n_iter, eps, check_every, rtol, callback)
-    strength = saddle.largest if automatic else check_strength(saddle, mu)
+    options = options_for(saddle, eta, n_iter, eps, check_every, rtol, callback)
+    strength = (saddle.largest or 1.0) if automatic else check_strength(saddle.largest, mu)
     starts = starting_points(saddle, x0, y0)
 
     run = AsymmetricRun(saddle, sides, strength, automatic, options, starts)
     run.play(callback)
     result = run.result()
     if not result.converged:
-        why = ""
-        if run.exhausted:
-            why = f": mu was halved to {result.mu:.3g}, the smallest that is tried"
-        elif result.mu in result.proved_not_invariant:
-            why = f": mu={result.mu:g} is too large for this game"
-        elif run.solved:
-            why = ": the perturbed games are solved to rounding"
-        warn_last_iterate("asym_gda", result.n_iter, result.nashconv, result.tol, why)
+        warn_last_iterate("asym_gda", result.n_iter, result.nashconv, result.tol, run.describe())
     return result
 
 
@@ -196,50 +175,20 @@ def _check_sides(sides: Any) -> tuple[str, ...]:
     return tuple(side for side in SIDES if side in chosen)
 
 
-def check_strength(saddle: BilinearSaddle, mu: Any, name: str = "mu") -> float:
-    """A perturbation that can be told from nothing, and that steps do not overflow with."""
-    strength, largest = check_real(mu, name, above=0.0), saddle.largest
-    if largest > 0 and not _SMALLEST_MU * largest <= strength <= _LARGEST_STRENGTH * largest:
-        raise ValueError(
-            f"{name} must be between {_SMALLEST_MU:g} and {_LARGEST_STRENGTH:g} times the largest payoff, "
-            f"{largest:g}, got {strength:g}"
-        )
-    return strength
-
-
-class PlayOptions:
-    """Checked options that all methods of play have, in payoff units."""
-
-    def __init__(self, eta: float | None, n_iter: int, tol: float, check_every: int, spectral_norm: float):
-        self.eta, self.n_iter, self.tol, self.check_every = eta, n_iter, tol, check_every
-        self.spectral_norm = spectral_norm
-
-
-def check_options(
-    saddle: BilinearSaddle, eta: Any, n_iter: Any, eps: Any, check_every: Any, rtol: Any, callback: Any
+def options_for(
+    saddle: BilinearSaddle,
+    eta: Any,
+    n_iter: Any,
+    eps: Any,
+    check_every: Any,
+    rtol: Any,
+    callback: Any,
+    stacklevel: int = 4,
 ) -> PlayOptions:
-    """Check the options, and warn of a step size that is too long."""
-    largest = saddle.largest
-    eps = check_real(eps, "eps", above=0.0)
-    if check_flag(rtol, "rtol") and largest > 0:
-        eps *= largest
-    n_iter = check_integer(n_iter, "n_iter", minimum=1)
-    check_every = check_integer(check_every, "check_every", minimum=1)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be None or a function of one row of the history, got {callback!r}")
-    unit = power_of_two(largest)
+    """Check the options of play of this game."""
+    unit = power_of_two(saddle.largest)
     spectral_norm = unit * saddle.scaled(unit).spectral_norm()
-    if eta is not None:
-        eta = check_real(eta, "eta", above=0.0)
-        if largest > 0 and eta > _LARGEST_STRENGTH / largest:
-            raise ValueError(f"eta must be at most {_LARGEST_STRENGTH:g} over the largest payoff, got {eta:g}")
-        if eta * spectral_norm > 2.0:
-            warnings.warn(
-                f"eta={eta:g} is above 2 / ||A||_2 = {2.0 / spectral_norm:g}: alternating steps need not converge",
-                UserWarning,
-                stacklevel=3,
-            )
-    return PlayOptions(eta, n_iter, eps, check_every, spectral_norm)
+    return PlayOptions.checked(saddle.largest, spectral_norm, eta, n_iter, eps, check_every, rtol, callback, stacklevel)
 
 
 def starting_points(saddle: BilinearSaddle, x0: Any, y0: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -276,6 +225,9 @@ class _Side:
         self.gap = self.saddle.perturbed_gap(self.play.x, self.play.y, self.play.mu[0])
         return self.gap
 
+    def advance(self, n_iter: int) -> None:
+        self.play.advance(n_iter)
+
     def bound(self, rounding: float) -> float:
         return exploitability_bound(self.gap, self.play.mu[0], self.radius, rounding)
 
@@ -291,19 +243,17 @@ def gap_rounding(saddle: BilinearSaddle) -> float:
     return 2.0**-52 * (4.0 + math.sqrt(sum(saddle.by_row.shape))) * saddle.magnitude
 
 
-class AsymmetricRun:
-    """Both runs, the test of the perturbation, and the record of what happened.
-
-    Inside, payoffs are counted in a unit in which the largest is about 1.
+class AsymmetricRun(TwoSidedRun):
+    """The runs of a matrix game, where too large a perturbation can be proved.
 
     Parameters
     ----------
     saddle : BilinearSaddle
         The game in the units of the user.
-    sides : tuple of str
+    chosen : tuple of str
         The runs that are made.
     mu : float
-        Strength of the perturbation, at the start.
+        Strength of the perturbation at the start, in payoff units.
     automatic : bool
         Whether it is halved when it is too large.
     options : PlayOptions
@@ -314,43 +264,18 @@ class AsymmetricRun:
     def __init__(
         self,
         saddle: BilinearSaddle,
-        sides: tuple[str, ...],
+        chosen: tuple[str, ...],
         mu: float,
         automatic: bool,
         options: PlayOptions,
         starts: tuple[np.ndarray, np.ndarray],
     ):
-        self.original, self.options, self.automatic = saddle, options, automatic
-        self.unit = power_of_two(saddle.largest)
-        self.game = saddle.scaled(self.unit)
-        self.mu = mu / self.unit if saddle.largest > 0 else 1.0
-        self.smallest_mu = _SMALLEST_MU * self.game.largest
-        self.sides: dict[str, _Side] = {}
-        if "x" in sides:
-            self.sides["x"] = _Side(self.game, starts[0], starts[1])
-        if "y" in sides:
-            self.sides["y"] = _Side(self.game.mirrored, starts[1], starts[0])
-        self.rounding = gap_rounding(self.game)
-        self.n_iter = self.halvings = 0
-        self.rejected: list[float] = []
-        self.rows: list[dict[str, Any]] = []
-        self.solved = self.exhausted = False
-        self._shortened = 1.0
-        self._restart()
-
-    def _restart(self) -> None:
-        """Use the current perturbation, and forget what was seen with the last one."""
-        spectral_norm = self.options.spectral_norm / self.unit
-        if self.options.eta is not None:
-            eta = self.options.eta * self.unit
-        else:
-            eta = min(1.0 / spectral_norm if spectral_norm > 0 else math.inf, 0.5 / self.mu)
-        self.eta = eta * self._shortened
-        for side in self.sides.values():
-            side.set(self.eta, self.mu)
-        self._since = self.n_iter
-        self._solved_after: int | None = None
-        self._recent: list[tuple[int, float]] = []
+        self.original = saddle
+        unit = power_of_two(saddle.largest)
+        self.game = saddle.scaled(unit)
+        views = {"x": (self.game, *starts), "y": (self.game.mirrored, *starts[::-1])}
+        sides = {name: _Side(*views[name]) for name in chosen}
+        super().__init__(sides, mu / unit, automatic, options, unit, gap_rounding(self.game))
 
     @property
     def pair(self) -> tuple[np.ndarray, np.ndarray]:
@@ -359,73 +284,21 @@ class AsymmetricRun:
         y = self.sides["y"].play.x if "y" in self.sides else self.sides["x"].play.y
         return x, y
 
-    def play(self, callback: Callable[[Mapping[str, Any]], object] | None) -> None:
-        """Advance both runs until the tolerance is reached or there is nothing to gain."""
-        started = time.perf_counter()
-        while True:
-            nashconv = self.game.nash_conv(*self.pair)
-            gaps = {name: side.measure() for name, side in self.sides.items()}
-            row = {
-                "iteration": self.n_iter,
-                "nashconv": nashconv * self.unit,
-                "p_x": gaps.get("x", math.nan) * self.unit,
-                "p_y": gaps.get("y", math.nan) * self.unit,
-                "mu": self.mu * self.unit,
-                "eta": self.eta / self.unit,
-                "seconds": time.perf_counter() - started,
-            }
-            self.rows.append(row)
-            if callback is not None and callback(dict(row)) is True:
-                return
-            if self._finished(nashconv) or self.n_iter >= self.options.n_iter:
-                return
-            self._adapt(nashconv)
-            if self.exhausted:
-                return
-            n_steps = min(self.options.check_every, self.options.n_iter - self.n_iter)
-            for side in self.sides.values():
-                side.play.advance(n_steps)
-            self.n_iter += n_steps
+    def nash_conv(self) -> float:
+        """NashConv of the current pair."""
+        return self.game.nash_conv(*self.pair)
 
-    def _finished(self, nashconv: float) -> bool:
-        tol = self.options.tol / self.unit
-        if len(self.sides) == 2 and nashconv <= max(tol, 0.25 * self.rounding):
-            return True
-        if len(self.sides) == 1 and all(side.bound(0.0) <= tol for side in self.sides.values()):
-            return True
-        # A perturbed gap falls like the square of the distance from the solution. So when the gaps have fallen to
-        # rounding, strategies have half their digits, and get the others in as many steps as it has taken so far.
-        if self._solved_after is None and all(side.gap <= self.rounding for side in self.sides.values()):
-            self._solved_after = self.n_iter - self._since
-        waited = self.n_iter - self._since
-        patience = 50 * self.options.check_every
-        self.solved = self._solved_after is not None and waited >= 2 * self._solved_after + patience
-        return self.solved and not self.automatic
+    def too_large(self, nashconv: float) -> bool:
+        """Whether the pair is farther from equilibrium than the perturbed gaps allow; what is proved is kept."""
+        bound = sum(side.bound(self.rounding) for side in self.sides.values())
+        proved = nashconv > bound * (1 + 1e-9) + 1e-14 * self.game.magnitude
+        if proved and self.rejected[-1:] != [self.mu]:
+            self.rejected.append(self.mu)
+        return proved
 
-    def _adapt(self, nashconv: float) -> None:
-        """Halve the perturbation if it is too large, the step if it is too long."""
-        if len(self.sides) == 2:
-            bound = sum(side.bound(self.rounding) for side in self.sides.values())
-            proved = nashconv > bound * (1 + 1e-9) + 1e-14 * self.game.magnitude
-            if proved and (not self.rejected or self.rejected[-1] != self.mu):
-                self.rejected.append(self.mu)
-            if self.automatic and (proved or self.solved):
-                if 0.5 * self.mu < self.smallest_mu:
-                    self.exhausted = True
-                    return
-                self.mu *= 0.5
-                self.halvings += 1
-                self.solved = False
-                self._restart()
-                return
-        gap = sum(side.gap for side in self.sides.values())
-        self._recent.append((self.n_iter, gap))
-        while self._recent[0][0] < self.n_iter - _DIVERGENCE_STEPS:
-            self._recent.pop(0)
-        first, before = self._recent[0]
-        if self.n_iter - first >= _DIVERGENCE_STEPS and gap > _DIVERGENCE * before and gap > 1e3 * self.rounding:
-            self._shortened *= 0.5
-            self._restart()
+    def one_sided_done(self, tol: float) -> bool:
+        """Whether the strategy can lose at most ``tol``, if the perturbation is small enough."""
+        return all(side.bound(0.0) <= tol for side in self.sides.values())
 
     def result(self) -> AsymResult:
         """Recompute everything that is promised from the strategies and the payoffs that were passed in."""
@@ -493,9 +366,7 @@ def asymmetric_certificates(
     )
 
 
-def perturbed_gap(
-    A: PayoffLike, x: ArrayLike, y: ArrayLike, mu: float, *, X: Any = None, Y: Any = None
-) -> float:
+def perturbed_gap(A: PayoffLike, x: ArrayLike, y: ArrayLike, mu: float, *, X: Any = None, Y: Any = None) -> float:
     r"""Gap of a pair of strategies in the game in which the minimiser also pays ``mu / 2`` times its squared norm.
 
     Parameters

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -152,8 +151,3 @@ def warn_last_iterate(solver: str, n_iter: int, reached: float, tol: float, why:
         ConvergenceWarning,
         stacklevel=stacklevel,
     )
-
-
-def history_arrays(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Columns from rows."""
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}

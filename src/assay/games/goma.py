@@ -125,12 +125,12 @@ def goma(
 
     - ``"halpern"``: :math:`\beta_k = 1/(k+2)`, :math:`\eta_k = s \le 1/(2L)`, :math:`\gamma_k = (1-\beta_k) s`, with
       :math:`|F(z_k)|^2 \le 17.95\, L^2D^2/(k+1)^2`;
-    - ``"paper"``: :math:`\beta_k = 2/(k+6)`, :math:`\eta_k = s < 1/(2\sqrt 3 L)`, :math:`\gamma_k = (1-\beta_k) s`, with
-      :math:`|F(z_k)|^2 \le 259.2\, L^2D^2/(k+6)^2`;
+    - ``"paper"``: :math:`\beta_k = 2/(k+6)`, :math:`\eta_k = s < 1/(2\sqrt 3 L)`, :math:`\gamma_k = (1-\beta_k) s`,
+      with :math:`|F(z_k)|^2 \le 259.4\, L^2D^2/(k+6)^2`;
     - ``"explore"``: :math:`\beta_k = 1/(k+2)`, :math:`\gamma_k = s \le 1/(4L)`, :math:`\eta_k = s/(1-\beta_k)`, with
       :math:`|F(z_k)|^2 \le 67.95\, L^2D^2/(k+1)^2`.
 
-    The constants are those at the largest step; smaller steps have larger ones, growing like :math:`1/s^2`.
+    The constants are those at the default step; smaller steps have larger ones, growing like :math:`1/s^2`.
 
     Parameters
     ----------

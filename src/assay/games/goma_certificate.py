@@ -93,8 +93,8 @@ class Monitor:
     ----------
     operator : CheckedOperator
         The exact operator; its calls here are for checking only.
-    pairs : PairCheck
-        Where pairs of iterates are looked at.
+    pairs : PairCheck, optional
+        Where pairs of iterates are looked at; a potential needs it.
     potential : Potential, optional
         Of a deterministic schedule.
     callback : callable, optional
@@ -104,7 +104,7 @@ class Monitor:
     def __init__(
         self,
         operator: CheckedOperator,
-        pairs: PairCheck,
+        pairs: PairCheck | None,
         potential: Potential | None,
         callback: Callable[[Mapping[str, Any]], object] | None,
     ):
@@ -153,11 +153,11 @@ class Monitor:
             self.n_calls += 1
         z, value = z.copy(), value.copy()
         for point in (self._last, old):
-            if point is not None:
+            if point is not None and self.pairs is not None:
                 self.pairs.look(z, value, *point)
         self._last = z, value
         potential = math.nan
-        if self.potential is not None and old is not None:
+        if self.potential is not None and self.pairs is not None and old is not None:
             of_point = np.finfo(float).eps * 4.0 * float(np.linalg.norm(z) + np.linalg.norm(anchor))
             rounding = of_point, self.pairs.rounding(z, value)
             potential = self.potential.look(k, z - anchor, value, old[1], rounding)
@@ -175,7 +175,7 @@ class Monitor:
 
     def restart(self, z: Vector, value: Vector) -> None:
         """Take an iterate, with the operator there, as the new anchor."""
-        if self.potential is not None:
+        if self.potential is not None and self.pairs is not None:
             self.potential.restart()
             rounding = 0.0, self.pairs.rounding(z, value)
             self.potential.look(0, np.zeros_like(z), value, value.copy(), rounding)

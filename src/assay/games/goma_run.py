@@ -96,7 +96,7 @@ def iterate(
         restart = k + 1 == stops.restart_every and not last
         looking = last or restart or (iteration + 1) % stops.check_every == 0
         old_point = point.copy() if looking else point
-        if not anchored_step(z, anchor, gradient, weights(k), point):
+        if not anchored_step(z, anchor, gradient, *weights(k), point):
             raise not_finite(iteration)
         k += 1
         if not looking:

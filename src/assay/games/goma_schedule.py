@@ -23,7 +23,18 @@ import numba
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["PRESETS", "Horizon", "Preset", "anchored_step", "anchored_step_plain", "paper_stochastic_bound"]
+__all__ = [
+    "PRESETS",
+    "STOCHASTIC",
+    "Horizon",
+    "Preset",
+    "anchored_step",
+    "anchored_step_plain",
+    "deterministic_weights",
+    "horizon_weights",
+    "noisy_weights",
+    "paper_stochastic_bound",
+]
 
 Vector = Float[np.ndarray, " d"]
 
@@ -102,6 +113,10 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
+# The name of the schedule for minibatches, which has no exploration and no potential.
+STOCHASTIC = "stochastic"
+
+
 def paper_stochastic_bound(n_iter: int, lipschitz: float, kappa: float, sigma: float, distance: float) -> float:
     """Theorem 4 of the paper: bound on the expected squared norm of the operator after ``n_iter`` noisy steps."""
     return (1570.0 * lipschitz**2 * kappa * distance**2 + 8.0 * sigma**2 / kappa) / math.sqrt(n_iter + 1.0)
@@ -167,43 +182,32 @@ def anchored_step_plain(
     z: Vector,
     anchor: Vector,
     gradient: Vector,
-    weights: tuple[float, float, float, float],
+    anchor_weight: float,
+    update: float,
+    next_anchor_weight: float,
+    next_exploration: float,
     exploration: Vector,
 ) -> bool:
     """The formulas as they are written, which :func:`anchored_step` does in one pass; the arguments are the same."""
-    anchor_weight, update, next_anchor_weight, next_exploration = weights
-    z[:] = anchor_weight * anchor + (1.0 - anchor_weight) * z - update * gradient
-    exploration[:] = next_anchor_weight * anchor + (1.0 - next_anchor_weight) * z - next_exploration * gradient
+    z[:] = z + anchor_weight * (anchor - z) - update * gradient
+    exploration[:] = z + next_anchor_weight * (anchor - z) - next_exploration * gradient
     return bool(np.isfinite(gradient).all())
 
 
 @numba.njit(cache=True)
-def _fused_step(z, anchor, gradient, b, eta, next_b, next_gamma, exploration):  # type: ignore[no-untyped-def]
-    finite = True
-    for i in range(z.size):
-        g = gradient[i]
-        finite &= np.isfinite(g)
-        moved = b * anchor[i] + (1.0 - b) * z[i] - eta * g
-        z[i] = moved
-        exploration[i] = next_b * anchor[i] + (1.0 - next_b) * moved - next_gamma * g
-    return finite
-
-
-def anchored_step(
-    z: Vector,
-    anchor: Vector,
-    gradient: Vector,
-    weights: tuple[float, float, float, float],
-    exploration: Vector,
-) -> bool:
+def anchored_step(  # type: ignore[no-untyped-def]
+    z, anchor, gradient, anchor_weight, update, next_anchor_weight, next_exploration, exploration
+):
     """Move the iterate and the point of the next evaluation, both in place, in one pass over memory.
 
     Parameters
     ----------
     z, anchor, gradient : numpy.ndarray of shape (d,)
         Iterate, start, and the operator at the last point of evaluation.
-    weights : tuple of float
-        Weight of the anchor and step size of this update, weight of the anchor and exploration of the next step.
+    anchor_weight, update : float
+        Weight of the anchor and step size of this update.
+    next_anchor_weight, next_exploration : float
+        Weight of the anchor and step size of the exploration of the next step.
     exploration : numpy.ndarray of shape (d,)
         Overwritten by the next point of evaluation.
 
@@ -212,10 +216,18 @@ def anchored_step(
     bool
         Whether the gradient was finite.
     """
-    return bool(_fused_step(z, anchor, gradient, *weights, exploration))
+    finite = True
+    for i in range(z.size):
+        slope = gradient[i]
+        finite &= np.isfinite(slope)
+        # In this form an iterate that is at its anchor stays there to the last bit.
+        moved = z[i] + anchor_weight * (anchor[i] - z[i]) - update * slope
+        z[i] = moved
+        exploration[i] = moved + next_anchor_weight * (anchor[i] - moved) - next_exploration * slope
+    return finite
 
 
-# How a solver asks: weights of step k as ``anchored_step`` takes them.
+# The four weights of step k, as ``anchored_step`` takes them.
 Weights = Callable[[int], tuple[float, float, float, float]]
 
 

@@ -23,9 +23,8 @@ __all__ = [
     "FIXED",
     "WORST",
     "deviation_events",
-    "left_limit",
+    "left_at_price",
     "leftovers",
-    "price_revenue",
     "purchase_order",
     "spending",
     "uniform_revenues",
@@ -65,8 +64,7 @@ def purchase_order(
     O(n_buyers N log N) with N segments; ratios that are equal within rounding are put into one group, whose members are
     then ordered by seller and price.
     """
-    n_buyers, n_sellers = values.shape
-    n_prices = prices.shape[1]
+    n_buyers, n_prices = values.shape[0], prices.shape[1]
     wanted = np.repeat(values > 0, n_prices, axis=1) & np.isfinite(prices).ravel()
     value_part, value_exponent = np.frexp(np.where(values > 0, values, 1.0))
     price_part, price_exponent = np.frexp(np.where(np.isfinite(prices), prices, 1.0))
@@ -208,42 +206,21 @@ def uniform_revenues(budgets, weights, values, price_vectors, ties):
 
 
 @njit(cache=True)
-def price_revenue(budgets, weights, values, prices, lengths, order, n_wanted, seller, price):
-    """Revenue of a seller who asks any one price for the whole dataset, ties going to the lower index."""
-    n_prices = prices.shape[1]
-    revenue = 0.0
-    for i in range(budgets.size):
-        if values[i, seller] <= 0.0:
-            continue
-        left = budgets[i]
-        nothing = _SPENT * budgets[i]
-        for position in range(n_wanted[i]):
-            segment = order[i, position]
-            j, k = segment // n_prices, segment % n_prices
-            if j == seller or lengths[j, k] <= 0.0:
-                continue
-            rank = _compare(values[i, j], prices[j, k], values[i, seller], price)
-            if rank < 0 or (rank == 0 and j > seller):
-                continue
-            left -= min(prices[j, k] * lengths[j, k], budgets[i])
-            if left <= nothing:
-                break
-        if left > nothing:
-            revenue += weights[i] * min(left, price)
-    return revenue
-
-
-@njit(cache=True)
 def _tie_price(value, other_value, other_price):
     """Price at which a dataset has the value per money of another."""
     return value * (other_price / other_value)
 
 
 @njit(cache=True)
-def left_limit(budgets, weights, values, prices, lengths, order, n_wanted, seller, price):
-    """Revenue of a seller who asks a price just below ``price``: segments tied at it come after the seller's."""
+def left_at_price(budgets, values, prices, lengths, order, n_wanted, seller, price, undercut):
+    """Money that every buyer has left when it comes to a seller who asks any one price, 0 for who does not want the
+    dataset.
+
+    A segment tied at the price is bought before if its seller has the lower index; with ``undercut`` the price is
+    meant to be just below ``price``, and segments tied there are bought after.
+    """
     n_prices = prices.shape[1]
-    revenue = 0.0
+    answer = np.zeros(budgets.size)
     for i in range(budgets.size):
         if values[i, seller] <= 0.0:
             continue
@@ -254,14 +231,19 @@ def left_limit(budgets, weights, values, prices, lengths, order, n_wanted, selle
             j, k = segment // n_prices, segment % n_prices
             if j == seller or lengths[j, k] <= 0.0:
                 continue
-            if not _tie_price(values[i, seller], values[i, j], prices[j, k]) < price:
-                continue
+            if undercut:
+                if not _tie_price(values[i, seller], values[i, j], prices[j, k]) < price:
+                    continue
+            else:
+                rank = _compare(values[i, j], prices[j, k], values[i, seller], price)
+                if rank < 0 or (rank == 0 and j > seller):
+                    continue
             left -= min(prices[j, k] * lengths[j, k], budgets[i])
             if left <= nothing:
+                left = 0.0
                 break
-        if left > nothing:
-            revenue += weights[i] * min(left, price)
-    return revenue
+        answer[i] = left
+    return answer
 
 
 @njit(cache=True)

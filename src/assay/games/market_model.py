@@ -10,10 +10,8 @@ that no seller can better by more than a factor of two with a uniform price.
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,94 +19,17 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from assay.games.market_kernels import purchase_order, spending, walk
-from assay.validation import as_distribution, as_float_array, check_integer, check_real
+from assay.games.market_prices import as_grids
+from assay.games.market_standing import Standing
+from assay.validation import as_distribution, as_float_array, check_integer
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["DataMarket", "Standing", "best_to_own", "geometric_grid", "spending_graph"]
+__all__ = ["DataMarket", "spending_graph"]
 
-_DEFAULT_STEP, _DEFAULT_SPAN = 0.02, 1e-3
 # Money of a buyer, times weights, must be finite.
 _LARGEST = 1e150
-
-
-def geometric_grid(eps: float, p_min: float, p_max: float) -> Float[np.ndarray, " prices"]:
-    """Prices from ``p_min`` to ``p_max`` of which each is at most ``1 + eps`` times the one before.
-
-    What a seller can earn at any price between them is at most ``1 + eps`` times what it earns at the next grid price
-    below: a lower price never loses a place in a buyer's order.
-
-    Parameters
-    ----------
-    eps : float
-        Relative step, above 0.
-    p_min, p_max : float
-        Ends, both in the grid; above 0.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_prices,)
-        Increasing.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a number is not positive and finite, or ``p_max`` is below ``p_min``.
-
-    Examples
-    --------
-    >>> from assay.games.market_model import geometric_grid
-    >>> geometric_grid(1.0, 0.5, 4.0)
-    array([0.5, 1. , 2. , 4. ])
-    """
-    eps = check_real(eps, "eps", above=0)
-    p_min = check_real(p_min, "p_min", above=0)
-    p_max = check_real(p_max, "p_max", minimum=p_min)
-    # A whole number of steps is not to become one more by rounding.
-    steps = math.ceil((math.log(p_max) - math.log(p_min)) / math.log1p(eps) - 1e-9)
-    return np.geomspace(p_min, p_max, steps + 1) if steps else np.array([p_min])
-
-
-@dataclass(frozen=True, eq=False)
-class Standing:
-    """How a profile of schedules stands against deviations to uniform prices of the grid.
-
-    Parameters
-    ----------
-    revenue : numpy.ndarray of shape (n_sellers,)
-        Of the profile.
-    deviation : numpy.ndarray of shape (n_sellers, n_prices)
-        Of each seller with the whole dataset at one price, the others staying where they are.
-    randomized : numpy.ndarray of shape (n_sellers,)
-        Mean of ``deviation`` when the price is drawn with the fractions of the schedule as probabilities.
-    """
-
-    revenue: Float[np.ndarray, " sellers"]
-    deviation: Float[np.ndarray, "sellers prices"]
-    randomized: Float[np.ndarray, " sellers"]
-
-    @property
-    def incentive_ratio(self) -> float:
-        """Largest factor by which a seller gains; inf where it earns nothing and could earn something."""
-        return float(best_to_own(self.deviation.max(axis=1), self.revenue).max())
-
-    @property
-    def fixed_point_residual(self) -> float:
-        """By what share the best price earns more than a random price of the schedule, for the worst seller."""
-        return float(best_to_own(self.deviation.max(axis=1), self.randomized).max()) - 1.0
-
-    @property
-    def lemma_ratio(self) -> float:
-        """Smallest ratio of the revenue of a schedule to that of its random price; at least 1/2 for any profile."""
-        return float(best_to_own(self.revenue, self.randomized).min())
-
-
-def best_to_own(best: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Ratio of two revenues: 1 where both are 0, inf where only the second is."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = best / own
-    return np.where((best == 0) & (own == 0), 1.0, ratio)
 
 
 class DataMarket:
@@ -186,7 +107,7 @@ class DataMarket:
         if self.weights.size != n_buyers:
             raise ValueError(f"weights must have one entry per budget ({n_buyers}), got {self.weights.size}")
         n_sellers = self.values.shape[1]
-        self.prices, self.n_prices = _as_grids(price_grid, n_sellers, float(self.budgets.max()))
+        self.prices, self.n_prices = as_grids(price_grid, n_sellers, float(self.budgets.max()))
         self.seller_names = _as_names(seller_names, "seller", n_sellers)
         self.buyer_names = _as_names(buyer_names, "buyer", n_buyers)
 
@@ -282,7 +203,7 @@ class DataMarket:
         >>> import numpy as np
         >>> from assay.games.market_model import DataMarket
         >>> x = np.linspace(-1, 1, 40)[:, None]
-        >>> good, bad = (x[:, 0] > 0).astype(int), np.tile([0, 1], 20)
+        >>> good, bad = (x[:, 0] > 0).astype(int), (abs(x[:, 0]) > 0.7).astype(int)
         >>> market = DataMarket.from_models([x, x], [([good, bad], x, good)], [1.0])
         >>> market.values.tolist()
         [[1.0, 0.0]]
@@ -548,40 +469,6 @@ def _non_negative(array: ArrayLike, name: str, ndim: int) -> np.ndarray:
     if name != "values" and numbers.max() > _LARGEST:
         raise ValueError(f"{name} must be at most {_LARGEST:g}, got {numbers.max():g}")
     return numbers
-
-
-def _as_grids(
-    price_grid: ArrayLike | Sequence[ArrayLike] | None, n_sellers: int, largest_budget: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Grids as the rows of a matrix that is padded with nan, and their lengths."""
-    if price_grid is None:
-        if largest_budget <= 0:
-            raise ValueError("price_grid must be given when no buyer has a budget")
-        price_grid = geometric_grid(_DEFAULT_STEP, _DEFAULT_SPAN * largest_budget, largest_budget)
-    if isinstance(price_grid, str | bytes) or not hasattr(price_grid, "__len__"):
-        raise TypeError(f"price_grid must be an array of prices, or one per seller, got {price_grid!r}")
-    if len(price_grid) and all(hasattr(entry, "__len__") for entry in price_grid):
-        if len(price_grid) != n_sellers:
-            raise ValueError(f"price_grid must be one grid, or one per seller ({n_sellers}), got {len(price_grid)}")
-        grids = [_as_grid(grid, f"price_grid[{j}]") for j, grid in enumerate(price_grid)]
-    else:
-        grids = [_as_grid(price_grid, "price_grid")] * n_sellers
-    n_prices = np.array([grid.size for grid in grids])
-    prices = np.full((n_sellers, n_prices.max()), np.nan)
-    for row, grid in zip(prices, grids, strict=True):
-        row[: grid.size] = grid
-    return prices, n_prices
-
-
-def _as_grid(grid: Any, name: str) -> np.ndarray:
-    prices = as_float_array(grid, name, ndim=1)
-    if prices.min() <= 0:
-        raise ValueError(f"{name} must be greater than 0, got a minimum of {prices.min():g}")
-    if (np.diff(prices) <= 0).any():
-        raise ValueError(f"{name} must be increasing, got {prices.tolist()[:8]}")
-    if prices.max() > _LARGEST:
-        raise ValueError(f"{name} must be at most {_LARGEST:g}, got {prices.max():g}")
-    return prices
 
 
 def _as_names(names: Sequence[str] | None, what: str, size: int) -> tuple[str, ...]:

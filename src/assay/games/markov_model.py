@@ -225,8 +225,7 @@ class MarkovGameModel:
         joint = as_float_array(behaviour, "behaviour", ndim=(2, 3, 4))
         if joint.shape[-2:] != self.n_actions:
             raise ValueError(
-                f"behaviour must have joint probabilities of {n_rows} x {n_columns} actions in its last axes, got shape "
-                f"{joint.shape}"
+                f"behaviour must have shape (..., {n_rows}, {n_columns}) of pairs of actions, got {joint.shape}"
             )
         flat = joint.reshape(*joint.shape[:-2], n_rows * n_columns)
         flat = as_references(flat, "behaviour", (*lead, n_rows * n_columns), full_support=False)
@@ -345,7 +344,7 @@ def _transition_matrices(P: Any, n_states: int, n_actions: tuple[int, int]) -> l
 def _has_steps(P: Any) -> bool:
     if sp.issparse(P):
         return False
-    return isinstance(P, list | tuple) and any(map(sp.issparse, P)) or np.ndim(P) == 5
+    return (isinstance(P, list | tuple) and any(map(sp.issparse, P))) or np.ndim(P) == 5
 
 
 def _draw(

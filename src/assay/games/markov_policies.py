@@ -62,8 +62,8 @@ def as_references(
     array = (1 - smoothing) * (array / mass) + smoothing / shape[-1]
     if full_support and array.min() < 1e-300:
         raise ValueError(
-            f"{name} must give every action a positive probability, got a minimum of {array.min():g}; mix in a share of "
-            "the uniform policy"
+            f"{name} must give every action a positive probability, got a minimum of {array.min():g}; "
+            "mix in a share of the uniform policy"
         )
     return np.array(np.broadcast_to(array, shape))
 

@@ -124,8 +124,6 @@ class PairCheck:
     ----------
     lipschitz : float
         Constant that is claimed.
-    name : str
-        Name of the solver, for the warning.
 
     Attributes
     ----------
@@ -134,7 +132,6 @@ class PairCheck:
     """
 
     lipschitz: float
-    name: str = "goma"
     n_pairs: int = 0
     n_not_monotone: int = 0
     n_not_lipschitz: int = 0
@@ -151,7 +148,7 @@ class PairCheck:
             self.n_not_monotone += 1
             if self.n_not_monotone == 1:
                 warnings.warn(
-                    f"{self.name} promises a rate for monotone operators, and F is not one: "
+                    f"goma promises a rate for monotone operators, and F is not one: "
                     f"<F(a) - F(b), a - b> = {float(change @ apart):.3g} at two of its iterates",
                     RuntimeWarning,
                     stacklevel=5,

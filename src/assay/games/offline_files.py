@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import zipfile
 import zlib
@@ -29,7 +30,9 @@ def read_npz_log(path: str | os.PathLike[str]) -> dict[str, Any]:
         with np.load(file, allow_pickle=False) as stored:
             missing = [name for name in _COLUMNS if name not in stored.files]
             if missing:
-                raise ValueError(f"path must have the arrays {', '.join(_COLUMNS)}, got no {', '.join(missing)}: {file}")
+                raise ValueError(
+                    f"path must have the arrays {', '.join(_COLUMNS)}, got no {', '.join(missing)}: {file}"
+                )
             return {name: stored[name] for name in (*_COLUMNS, "horizon", "phi") if name in stored.files}
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"path must be a NumPy archive, got one that is not: {file} ({error})") from error
@@ -82,7 +85,9 @@ def _episode(steps: list[Any], which: int) -> tuple[list[Any], list[tuple[int, i
     if all(isinstance(step, Mapping) for step in steps):
         for key in ("state", "actions", "rewards"):
             if any(key not in step for step in steps):
-                raise ValueError(f"trajectories must have steps with the key {key!r}, got one without in episode {which}")
+                raise ValueError(
+                    f"trajectories must have steps with the key {key!r}, got one without in episode {which}"
+                )
         return (
             [_hashable(step["state"]) for step in steps],
             [_pair(step["actions"], which) for step in steps],
@@ -95,7 +100,7 @@ def _episode(steps: list[Any], which: int) -> tuple[list[Any], list[tuple[int, i
     if len(steps) < 2 or steps[-1][1] is not None:
         raise ValueError(f"trajectories must end with a pair (time_step, None), got another end in episode {which}")
     labels, actions, rewards = [], [], []
-    for (now, moved), (then, _) in zip(steps, steps[1:], strict=False):
+    for (now, moved), (then, _) in itertools.pairwise(steps):
         if moved is None:
             raise ValueError(f"trajectories must have actions before the last time step, got None in episode {which}")
         moves = [int(move) for move in moved]

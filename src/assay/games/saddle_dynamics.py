@@ -148,7 +148,7 @@ def project_in_place(point):
     largest = point[0]
     for i in range(1, point.size):
         largest = max(largest, point[i])
-    threshold, kept = -1.0 - 1e-9, 0  # nothing that is 1 below the largest entry remains
+    threshold, kept = -1.0 - 1e-9, point.size + 1  # nothing that is 1 below the largest entry remains
     while True:
         total, count = 0.0, 0
         for i in range(point.size):
@@ -156,7 +156,7 @@ def project_in_place(point):
             if shifted > threshold:
                 total += shifted
                 count += 1
-        if count == kept:
+        if count >= kept:  # by rounding the threshold may also fall a little, and the count rise again
             break
         kept = count
         threshold = (total - 1.0) / count

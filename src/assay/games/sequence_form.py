@@ -63,9 +63,7 @@ class SequenceFormGame:
 
     def __repr__(self) -> str:
         sequences, infosets = tuple(t.size for t in self.trees), tuple(t.length.size for t in self.trees)
-        return (
-            f"SequenceFormGame(sequences {sequences}, information sets {infosets}, {self.payoff.nnz} non-zeros)"
-        )
+        return f"SequenceFormGame(sequences {sequences}, information sets {infosets}, {self.payoff.nnz} non-zeros)"
 
     # ------------------------------------------------------------------ where it comes from
 
@@ -231,12 +229,14 @@ class SequenceFormGame:
     def _plan(self, player: int, plan: ArrayLike, name: str) -> np.ndarray:
         tree, vector = self._tree(player), as_float_array(plan, name, ndim=1)
         if vector.size != tree.size:
-            raise ValueError(f"{name} must have length {tree.size}, the sequences of player {player}, got {vector.size}")
+            raise ValueError(
+                f"{name} must have length {tree.size}, the sequences of player {player}, got {vector.size}"
+            )
         violation = tree.violation(vector)
         if not violation <= _PLAN_TOLERANCE:
             raise ValueError(
-                f"{name} must be a realisation plan of player {player} (non-negative, 1 for the empty sequence, actions "
-                f"adding up to the sequence before), got a violation of {violation:.3g}"
+                f"{name} must be a realisation plan of player {player} (non-negative, 1 for the empty sequence, "
+                f"actions adding up to the sequence before), got a violation of {violation:.3g}"
             )
         return vector
 

@@ -20,10 +20,12 @@ from jaxtyping import Float
 from assay.extras import import_extra
 from assay.games.moment_basis import triangle
 from assay.games.sos_program import ConicProgram, Multipliers
+from assay.games.sos_schur import SchurSystem
 
 __all__ = ["ConicAnswer", "solve_conic"]
 
 _TIGHT = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "max_iter": 100}
+_CVXOPT = {"show_progress": False, "abstol": 1e-10, "reltol": 1e-10, "feastol": 1e-10, "maxiters": 50, "refinement": 1}
 _SCS = {"eps_abs": 1e-7, "eps_rel": 1e-7, "max_iters": 100_000}
 
 # Rows of the equations whose pivot is below this share of the largest one are combinations of others.
@@ -147,7 +149,8 @@ def _cvxopt(program: ConicProgram) -> ConicAnswer:
             dims,
             _spmatrix(cvxopt, equal),
             cvxopt.matrix([1.0] + [0.0] * len(kept)),
-            options={"show_progress": False, "abstol": 1e-10, "reltol": 1e-10, "feastol": 1e-10, "maxiters": 100},
+            kktsolver=SchurSystem(program.blocks, equal.toarray()),
+            options=_CVXOPT,
         )
     except (ValueError, ArithmeticError, ZeroDivisionError) as error:  # a singular linear system
         return ConicAnswer("failed", False, None, None, "cvxopt", str(error), time.perf_counter() - begun)

@@ -31,6 +31,15 @@ def _gains(payoff, mu, nu, row_gain, column_loss):
 
 
 @njit(cache=True)
+def _extremes(payoff):
+    low, high = payoff[0, 0], payoff[0, 0]
+    for a in range(payoff.shape[0]):
+        for b in range(payoff.shape[1]):
+            low, high = min(low, payoff[a, b]), max(high, payoff[a, b])
+    return low, high
+
+
+@njit(cache=True)
 def _normalise(log_ratio, reference, policy):
     """Shift log-ratios so that ``reference * exp(log_ratio)`` has mass 1, and fill in that policy."""
     top, low = log_ratio[0], log_ratio[0]
@@ -91,10 +100,7 @@ def optimistic_equilibria(payoffs, mu_refs, nu_refs, beta, tol, max_iter, mus, n
     column, column_ahead, column_loss = np.empty(n_columns), np.empty(n_columns), np.empty(n_columns)
     for s in range(n_states):
         payoff, mu_ref, nu_ref, mu, nu = payoffs[s], mu_refs[s], nu_refs[s], mus[s], nus[s]
-        low, high = payoff[0, 0], payoff[0, 0]
-        for a in range(n_rows):
-            for b in range(n_columns):
-                low, high = min(low, payoff[a, b]), max(high, payoff[a, b])
+        low, high = _extremes(payoff)
         mu[:], nu[:] = mu_ref, nu_ref
         gaps[s], steps[s] = 0.0, 0
         if high == low:
@@ -144,6 +150,9 @@ def self_play(payoffs, mu_refs, nu_refs, beta, step_sizes, harmonic, start, n_it
     row_gain, column_loss = np.empty(n_rows), np.empty(n_columns)
     for s in range(n_states):
         payoff, row, column, mu, nu = payoffs[s], rows[s], columns[s], mus[s], nus[s]
+        low, high = _extremes(payoff)
+        if high == low:  # the references are the equilibrium, and the start
+            continue
         step = step_sizes[s]
         for t in range(n_iter):
             if harmonic:
@@ -154,9 +163,7 @@ def self_play(payoffs, mu_refs, nu_refs, beta, step_sizes, harmonic, start, n_it
 
 
 @njit(cache=True)
-def sampled_self_play(
-    payoffs, mu_refs, nu_refs, beta, step_sizes, harmonic, start, uniforms, rows, columns, mus, nus
-):
+def sampled_self_play(payoffs, mu_refs, nu_refs, beta, step_sizes, harmonic, start, uniforms, rows, columns, mus, nus):
     """The same with gains averaged over actions drawn from the opponent's policy.
 
     ``uniforms`` of shape ``(n_states, n_iter, 2, n_draws)`` are the random numbers: of the column player's actions,
@@ -167,6 +174,9 @@ def sampled_self_play(
     row_gain, column_loss = np.empty(n_rows), np.empty(n_columns)
     for s in range(n_states):
         payoff, row, column, mu, nu = payoffs[s], rows[s], columns[s], mus[s], nus[s]
+        low, high = _extremes(payoff)
+        if high == low:  # the references are the equilibrium, and the start
+            continue
         step = step_sizes[s]
         for t in range(n_iter):
             if harmonic:

@@ -1,0 +1,17 @@
+from .hard_chain import ChainConstants as ChainConstants
+from .hard_instances import HardBilevel as HardBilevel
+from .hard_instances import HardBilevelStochastic as HardBilevelStochastic
+from .hard_instances import hard_instance as hard_instance
+from .hard_instances import hard_instance_stochastic as hard_instance_stochastic
+from .hard_methods import HardRunResult as HardRunResult
+from .hard_methods import chain_walker as chain_walker
+from .hard_methods import f2sa_single_loop as f2sa_single_loop
+from .hard_methods import finite_difference_hvp as finite_difference_hvp
+from .hard_methods import nesterov_inner_penalty as nesterov_inner_penalty
+from .hard_methods import penalty_f2sa as penalty_f2sa
+from .hard_methods import run_method as run_method
+from .hard_methods import value_function_gd as value_function_gd
+from .oracle_counter import OracleBudgetError as OracleBudgetError
+from .oracle_counter import OracleCounter as OracleCounter
+from .oracle_counter import OracleOutput as OracleOutput
+from .oracle_counter import Violation as Violation

@@ -1,0 +1,455 @@
+r"""A convex problem as a layer, differentiated by one more solve of a simpler problem.
+
+The layer solves a parametrized convex problem and keeps the primal and the dual solution. Its backward pass does not
+differentiate the optimality system. It freezes the duals, replaces the active constraints by their tangent, adds
+``delta`` times the upstream gradient to the objective and solves once more: this *ghost* problem has equations only.
+How the derivatives of the Lagrangian in the parameters change between the two solutions, divided by ``delta``, is the
+gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from assay.bilevel.ffo_cone_solvers import solve_cone_program
+from assay.bilevel.ffo_cones import ActiveRule, SecondOrderFace, find_faces, program_residual
+from assay.bilevel.ffo_cvxpy import CompiledProblem, DataGradient
+from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move, polished
+from assay.validation import check_choice, check_integer, check_real
+
+__all__ = ["FFOLayer"]
+
+_LARGEST_DENSE = 300
+
+
+@dataclass(frozen=True, eq=False)
+class _Instance:
+    """One solved instance."""
+
+    index: int
+    ghost: Ghost
+    status: str
+    accurate: bool
+    polished: bool
+
+
+@dataclass(eq=False)
+class _Call:
+    """What is needed for the backward pass of a call, and to certify it."""
+
+    compiled: CompiledProblem
+    instances: list[_Instance]
+    delta: float
+    central: bool
+    resolve: bool
+    solve: Callable[..., _Instance]
+    run: Callable[..., list[Any]]
+    upstream: Float[ndarray, "B outputs"] | None = field(default=None)
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        return tuple(instance.status for instance in self.instances)
+
+    @property
+    def accurate(self) -> Bool[ndarray, "B"]:
+        return np.array([instance.accurate for instance in self.instances])
+
+    @property
+    def polished(self) -> Bool[ndarray, "B"]:
+        return np.array([instance.polished for instance in self.instances])
+
+    @property
+    def capped(self) -> Bool[ndarray, "B"]:
+        return np.array([instance.ghost.faces.capped for instance in self.instances])
+
+    @property
+    def iterations(self) -> Int[ndarray, "B"]:
+        return np.zeros(len(self.instances), dtype=int)
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return len(self.instances), sum(int(np.prod(shape)) for shape in self.compiled.shapes)
+
+    @property
+    def exact_in_delta(self) -> bool:
+        flat = not any(instance.ghost.faces.curved for instance in self.instances)
+        return flat and self.central and not self.resolve
+
+    def measured(self) -> dict[str, Float[ndarray, "B"]]:
+        columns: dict[str, list[float]] = {"residual": [], "independence": [], "margin": [], "n_active": []}
+        for instance in self.instances:
+            ghost = instance.ghost
+            columns["residual"].append(max(program_residual(ghost.program, ghost.point, ghost.dual)))
+            rows = ghost.equations(ghost.slack).toarray()
+            norms = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows / np.where(norms > 0, norms, 1.0)
+            least = np.inf if not len(rows) else float(np.linalg.svd(rows, compute_uv=False)[-1])
+            columns["independence"].append(0.0 if len(rows) > rows.shape[1] else least)
+            columns["margin"].append(ghost.faces.margin if ghost.faces.known else 0.0)
+            columns["n_active"].append(ghost.faces.size)
+        return {name: np.array(column, dtype=float) for name, column in columns.items()}
+
+    def gradients(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "B p"]:
+        """Gradients by the parameter vectors."""
+
+        def of(instance: _Instance) -> Float[ndarray, "p"]:
+            sides = (delta, -delta) if self.central else (delta,)
+            return np.mean([self._one_side(instance, upstream[instance.index], side) for side in sides], axis=0)
+
+        return np.stack(self.run(of, self.instances))
+
+    def _one_side(self, instance: _Instance, upstream: Float[ndarray, "outputs"], delta: float) -> Float[ndarray, "p"]:
+        direction, ghost = self.compiled.upstream(upstream), instance.ghost
+        if not direction.any():
+            return np.zeros(self.compiled.n_parameters)
+        if self.resolve or _face_in_doubt(ghost):
+            again = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True)
+            other = again.ghost
+            found = DataGradient.of_solutions(ghost.point, ghost.dual, other.point, other.dual, delta)
+        else:
+            try:
+                found = DataGradient.of_move(ghost.point, ghost.dual, ghost.move(direction, delta))
+            except NotUniqueError as error:
+                raise ValueError(f"variables must have unique solutions, got instance {instance.index}: {error}") from error
+        return self.compiled.to_parameters(found)
+
+    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "n"]:
+        return self.gradients(upstream, delta)[:, :-1].ravel()  # the last entry belongs to the constant
+
+    def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, "n"]:
+        found = []
+        for instance, row in zip(self.instances, upstream, strict=True):
+            ghost = instance.ghost
+            if ghost.point.size > _LARGEST_DENSE:
+                raise ValueError(
+                    f"check_gradient must have at most {_LARGEST_DENSE} unknowns, got {ghost.point.size} in cone form"
+                )
+            move = dense_move(ghost, self.compiled.upstream(row))
+            # The limit of the differences: terms of second order are left out.
+            gradient = DataGradient(
+                move.step,
+                np.column_stack([move.turn + move.multipliers, ghost.dual]),
+                np.stack([ghost.point, move.step]),
+                -(move.turn + move.multipliers),
+                move.step[:, None],
+                ghost.point[None],
+            )
+            found.append(self.compiled.to_parameters(gradient)[:-1])
+        return np.concatenate(found)
+
+
+def _face_in_doubt(ghost: Ghost) -> bool:
+    """Whether a cone other than a bound or a second-order cone has no face that is known for sure."""
+    if not ghost.faces.known:
+        return True
+    hard = any(not isinstance(face, SecondOrderFace) for face in ghost.faces.curved)
+    return hard and ghost.faces.margin < 1e-6
+
+
+class _Solve(torch.autograd.Function):
+    """From parameter vectors to variables."""
+
+    @staticmethod
+    def forward(ctx: Any, parameters: Tensor, layer: Any, solver_args: Any) -> Tensor:
+        call = layer._solved(parameters.detach().numpy(), solver_args)
+        ctx.call = layer._last_call = call
+        points = np.stack([instance.ghost.point for instance in call.instances])
+        return torch.from_numpy(call.compiled.recover(points))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        call = ctx.call
+        call.upstream = upstream.numpy().astype(float)
+        return torch.from_numpy(call.gradients(call.upstream, call.delta)), None, None
+
+
+class FFOLayer(torch.nn.Module):
+    r"""A parametrized convex problem as a differentiable layer.
+
+    The layer computes
+
+    .. math:: y^*(x) = \arg\min_y g(x, y) \quad \text{subject to}\quad h(x, y) \le 0,\; e(x, y) = 0
+
+    and its backward pass multiplies an upstream gradient :math:`c` by the transposed Jacobian of :math:`y^*`. With the
+    duals :math:`\lambda^*, \nu^*` frozen, :math:`\tilde g = g + \lambda^{*\top} h + \nu^{*\top} e` is minimised together
+    with :math:`\delta\, c^\top y` over the tangent of the active constraints, at the cost of one system of equations,
+    and
+
+    .. math::
+
+        v = \tfrac1\delta\, \nabla_x \bigl( \tilde g(x, y_\delta) + \lambda_\delta^\top \tilde h(x, y^*) - \tilde g(x, y^*)
+        \bigr), \qquad \|v - (\partial y^* / \partial x)^\top c\| = O(\delta).
+
+    It is called like ``cvxpylayers.torch.CvxpyLayer``.
+
+    Parameters
+    ----------
+    problem : cvxpy.Problem
+        Follows the rules of disciplined parametrized programming (DPP). Bounds, second-order cones, exponential cones
+        and matrix inequalities; no power cones and no integer variables.
+    parameters : list of cvxpy.Parameter
+        All parameters, in the order of the tensors.
+    variables : list of cvxpy.Variable
+        What is returned, in this order.
+    alpha : float, default=100.0
+        Inverse of ``delta``. The perturbation is ``delta`` times the upstream gradient.
+    active : {"compare", "threshold"}, default="compare"
+        A constraint is active if its multiplier exceeds its slack, in units of rows of norm 1; or if the slack is at
+        most ``slack_tol`` and the multiplier at least ``dual_cutoff``. The second misses active constraints when the
+        solver is not accurate enough.
+    polish : bool, default=True
+        Whether to improve what the solver returns by Newton's method on the active constraints. It is kept only where
+        the result is feasible in the primal and the dual to 1e-9 and better.
+    dual_cutoff : float, default=1e-3
+        See ``active``.
+    slack_tol : float, default=1e-8
+        See ``active``.
+    solver : str, default="CLARABEL"
+        Clarabel is called directly; other names are those of cvxpy, which is slower.
+    solver_args : dict, optional
+        Options of the solver.
+    backward_solver : str, optional
+        Solver of the second solve when ``cone_mode="resolve"``; by default the same.
+    difference : {"central", "forward"}, default="central"
+        Central differences solve on both sides: the error is of second order in ``delta``, and none for quadratic
+        programs. The two share one factorisation.
+    cone_mode : {"tangent", "resolve"}, default="tangent"
+        ``"resolve"`` solves the perturbed problem itself, cones kept, and takes the difference of the solutions.
+        ``"tangent"`` does so for an exponential cone or a matrix whose face or rank is not certain.
+    max_workers : int, default=1
+        Threads that share the instances of a batch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the problem is not convex and DPP, has other parameters or variables, needs a cone that is not supported, or
+        an option is out of its range.
+
+    Notes
+    -----
+    Where the active set changes, where active constraints are dependent, and where the solution is not unique, there
+    is no derivative; :func:`~assay.bilevel.ffo_certificate.certificate` calls the first two doubtful, and the last is
+    an error in the backward pass. The gradient can be taken once: differentiating it raises an error.
+
+    Problems are solved on the CPU in float64, whatever the tensors are; results have the type and device of the first
+    tensor, gradients those of each tensor. A parameter declared symmetric is read as the mean of it and its transpose.
+    The layer has no state. It keeps its last call, for the certificate.
+
+    Per instance a backward pass takes one sparse factorisation of the unknowns and the active rows, and for curved
+    cones some ten solves with it.
+
+    References
+    ----------
+    .. [1] Z. Zhao, K.-C. Mo, S.-H. Ho, B. Amos, K. Wang. A Fully First-Order Layer for Differentiable Optimization.
+       ICML 2026, arXiv:2512.02494.
+
+    Examples
+    --------
+    Projection on a ball:
+
+    >>> import cvxpy as cp
+    >>> import torch
+    >>> from assay.bilevel.ffo_layer import FFOLayer
+    >>> x, y = cp.Parameter(3), cp.Variable(3)
+    >>> problem = cp.Problem(cp.Minimize(cp.sum_squares(y - x)), [cp.norm(y) <= 1])
+    >>> layer = FFOLayer(problem, parameters=[x], variables=[y])
+    >>> point = torch.tensor([1.5, -0.7, 0.4], dtype=torch.float64, requires_grad=True)
+    >>> (projection,) = layer(point)
+    >>> (projection @ torch.tensor([0.3, 1.0, -0.5], dtype=torch.float64)).backward()
+    >>> print(point.grad.numpy().round(4))
+    [ 0.3128  0.5234 -0.2572]
+    """
+
+    def __init__(
+        self,
+        problem: Any,
+        parameters: Sequence[Any],
+        variables: Sequence[Any],
+        alpha: float = 100.0,
+        active: str = "compare",
+        polish: bool = True,
+        dual_cutoff: float = 1e-3,
+        slack_tol: float = 1e-8,
+        solver: str = "CLARABEL",
+        solver_args: Mapping[str, Any] | None = None,
+        backward_solver: str | None = None,
+        difference: str = "central",
+        cone_mode: str = "tangent",
+        max_workers: int = 1,
+    ):
+        super().__init__()
+        self.alpha = check_real(alpha, "alpha", above=0)
+        self._rule = active_rule(active, slack_tol, dual_cutoff)
+        self.polish = check_flag(polish, "polish")
+        self.solver = _check_solver(solver, "solver")
+        self.backward_solver = self.solver if backward_solver is None else _check_solver(backward_solver, "backward_solver")
+        self.solver_args = _check_options(solver_args)
+        self.difference = check_choice(difference, "difference", ("central", "forward"))
+        self.cone_mode = check_choice(cone_mode, "cone_mode", ("tangent", "resolve"))
+        self.max_workers = check_integer(max_workers, "max_workers", minimum=1)
+        self._compiled = CompiledProblem(problem, parameters, variables)
+        self._last_call: _Call | None = None
+        self._warned = False
+
+    def forward(self, *params: Any, solver_args: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
+        """Solve.
+
+        Parameters
+        ----------
+        *params : torch.Tensor
+            One per parameter, in its shape or with a leading batch dimension; those without are shared by the batch.
+        solver_args : dict, optional
+            Options for this call, over those of the constructor.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            One per variable, with a leading batch dimension if any parameter has one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If number, shapes or batch sizes do not fit, a parameter is not finite or has not the sign that it was
+            declared with, or an instance has no solution; the message names it.
+        """
+        options = self.solver_args | _check_options(solver_args)
+        batch = _check_tensors(self._compiled.parameters, params)
+        stacked = self._compiled.stack(params, batch or 1)
+        outputs = self._compiled.split(_Solve.apply(stacked, self, options))
+        first = params[0]
+        return tuple((out if batch else out[0]).to(dtype=first.dtype, device=first.device) for out in outputs)
+
+    def extra_repr(self) -> str:
+        """Options that matter, for ``print``."""
+        return f"alpha={self.alpha:g}, difference={self.difference!r}, cone_mode={self.cone_mode!r}, solver={self.solver!r}"
+
+    def _run(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        if self.max_workers == 1 or len(items) == 1:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(self.max_workers) as pool:
+            return list(pool.map(work, items))
+
+    def _solved(self, parameters: Float[ndarray, "B p"], options: Mapping[str, Any]) -> _Call:
+        compiled, rule, keep = self._compiled, self._rule, self.polish
+        solvers = {False: self.solver, True: self.backward_solver}
+
+        def solve(index: int, program: Any, backward: bool = False) -> _Instance:
+            # options are in the words of the first solver
+            used = options if solvers[backward] == solvers[False] else {}
+            solution = solve_cone_program(program, solvers[backward], used, index)
+            faces = find_faces(program, program.slack(solution.point), solution.dual, rule)
+            ghost = Ghost(program, solution.point, solution.dual, faces)
+            better = polished(ghost, rule) if keep else None
+            return _Instance(index, better or ghost, solution.status, solution.accurate, better is not None)
+
+        def of(index: int) -> _Instance:
+            return solve(index, compiled.program(parameters[index]))
+
+        instances = self._run(of, range(len(parameters)))
+        inaccurate = [instance.index for instance in instances if not instance.accurate]
+        if inaccurate and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.solver} did not meet its tolerances on instance {inaccurate[0]} "
+                f"(status {instances[inaccurate[0]].status!r}); later calls do not repeat this warning",
+                UserWarning,
+                stacklevel=5,
+            )
+        return _Call(
+            compiled,
+            instances,
+            1.0 / self.alpha,
+            self.difference == "central",
+            self.cone_mode == "resolve",
+            solve,
+            self._run,
+        )
+
+
+def active_rule(active: Any, slack_tol: Any, dual_cutoff: Any) -> ActiveRule:
+    """Check the options that decide on active constraints."""
+    return ActiveRule(
+        check_choice(active, "active", ("compare", "threshold")),
+        check_real(slack_tol, "slack_tol", minimum=0),
+        check_real(dual_cutoff, "dual_cutoff", minimum=0),
+    )
+
+
+def check_flag(flag: Any, name: str) -> bool:
+    """Check that an option is True or False."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} must be True or False, got {flag!r}")
+    return flag
+
+
+def _check_solver(solver: Any, name: str) -> str:
+    if not isinstance(solver, str) or not solver:
+        raise TypeError(f"{name} must be the name of a solver, got {solver!r}")
+    return solver.upper()
+
+
+def _check_options(options: Any) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"solver_args must be a dict, got {type(options).__name__}")
+    return dict(options)
+
+
+def _check_tensors(parameters: Sequence[Any], tensors: Sequence[Any]) -> int | None:
+    """Batch size, or None when no tensor has a batch dimension."""
+    if len(tensors) != len(parameters):
+        raise ValueError(f"params must be one tensor per parameter, {len(parameters)}, got {len(tensors)}")
+    batch: int | None = None
+    for index, (tensor, parameter) in enumerate(zip(tensors, parameters, strict=True)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"params[{index}] must be a tensor, got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"params[{index}] must have a real floating-point dtype, got {tensor.dtype}")
+        shape, wanted = tuple(tensor.shape), tuple(parameter.shape)
+        if shape != wanted:
+            if shape[1:] != wanted or len(shape) != len(wanted) + 1:
+                raise ValueError(
+                    f"params[{index}] must have shape {wanted}, or that after a batch dimension, got {shape}"
+                )
+            if shape[0] == 0 or (batch is not None and shape[0] != batch):
+                raise ValueError(f"params must have one batch size, at least 1, got {shape[0]} for params[{index}]"
+                                 + (f" after {batch}" if batch else ""))  # fmt: skip
+            batch = shape[0]
+        _check_values(tensor.detach(), parameter, index)
+    return batch
+
+
+def _check_values(tensor: Tensor, parameter: Any, index: int) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"params[{index}] must be finite, got nan or infinite entries")
+    attributes = parameter.attributes
+    for name, wrong in (("nonneg", tensor < 0), ("nonpos", tensor > 0), ("pos", tensor <= 0), ("neg", tensor >= 0)):
+        if attributes[name] and bool(wrong.any()):
+            raise ValueError(f"params[{index}] must be {name}, as it was declared, got other entries")
+    if any(attributes[name] for name in ("symmetric", "PSD", "NSD")):
+        apart = float((tensor - tensor.mT).abs().max())
+        if apart > 1e-5 * (1.0 + float(tensor.abs().max())):
+            raise ValueError(f"params[{index}] must be symmetric, as it was declared, got entries that differ by {apart:g}")
+        sign = 1.0 if attributes["PSD"] else -1.0
+        if attributes["PSD"] or attributes["NSD"]:
+            least = float(torch.linalg.eigvalsh(sign * 0.5 * (tensor + tensor.mT).double()).min())
+            if least < -1e-8 * (1.0 + float(tensor.abs().max())):
+                raise ValueError(
+                    f"params[{index}] must be {'PSD' if sign > 0 else 'NSD'}, as it was declared, "
+                    f"got an eigenvalue of {sign * least:g}"
+                )
+    if attributes["diag"] and bool((tensor - torch.diag_embed(tensor.diagonal(dim1=-2, dim2=-1))).any()):
+        raise ValueError(f"params[{index}] must be diagonal, as it was declared, got entries off the diagonal")

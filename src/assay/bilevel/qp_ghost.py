@@ -1,0 +1,316 @@
+r"""Quadratic programs with equations only: the system that polishing and the backward pass share.
+
+With ``E`` the active rows, the minimiser of :math:`\frac12 d'Qd + c'd` subject to :math:`Ed = t` follows from a
+Cholesky factor of ``Q`` and one of :math:`E Q^{-1} E'`; the big symmetric system is never formed. Rows with one entry
+(bounds that are active) are taken out first, since they fix a coordinate; a diagonal ``Q`` needs no factor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+__all__ = ["EqualitySystem", "QuadraticForm", "SingleRows", "first_order_move"]
+
+
+class QuadraticForm:
+    """A positive semidefinite matrix, factorised on first use, once for a whole batch.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray of shape (n, n)
+        Its symmetric part counts.
+    eps : float
+        Added to the diagonal, times the size of the matrix, where there is no Cholesky factor without it.
+    """
+
+    def __init__(self, matrix: Float[ndarray, "n n"], eps: float):
+        self.matrix = 0.5 * (matrix + matrix.T)
+        self.eps = eps
+        diagonal = np.diagonal(self.matrix)
+        self.is_diagonal = np.count_nonzero(self.matrix) == np.count_nonzero(diagonal)
+        self.diagonal = diagonal.copy()
+        self.scale = max(float(np.abs(self.matrix).max(initial=0.0)), 1.0)
+        self.shifted = False
+        self._lower: Float[ndarray, "n n"] | None = None
+        if self.is_diagonal:
+            if self.diagonal.min() < -1e-12 * self.scale:
+                raise _not_semidefinite(float(self.diagonal.min()))
+            self.shifted = bool(self.diagonal.min() <= eps * self.scale)
+            self._pivots = np.maximum(self.diagonal, 0.0) + self.shifted * eps * self.scale
+        else:
+            self._factorise()
+
+    def _factorise(self) -> None:
+        try:
+            lower = np.linalg.cholesky(self.matrix)
+            if np.diagonal(lower).min() ** 2 > self.eps * self.scale:
+                self._lower = lower
+                return
+        except np.linalg.LinAlgError:
+            pass
+        self.shifted = True
+        try:
+            self._lower = np.linalg.cholesky(self.matrix + self.eps * self.scale * np.eye(len(self.matrix)))
+        except np.linalg.LinAlgError:
+            raise _not_semidefinite(float(np.linalg.eigvalsh(self.matrix)[0])) from None
+
+    def on(self, free: Int[ndarray, "k"]) -> QuadraticForm:
+        """The principal submatrix."""
+        if free.size == len(self.matrix):
+            return self
+        return QuadraticForm(self.matrix[np.ix_(free, free)], self.eps)
+
+    def times(self, vector: Float[ndarray, "n"]) -> Float[ndarray, "n"]:
+        """Product with the matrix itself."""
+        return self.diagonal * vector if self.is_diagonal else self.matrix @ vector
+
+    def whitened(self, columns: Float[ndarray, "n k"]) -> Float[ndarray, "n k"]:
+        """The inverse of the factor times some columns: their products are those with the inverse matrix."""
+        if self.is_diagonal:
+            return columns / np.sqrt(self._pivots)[:, None]
+        return scipy.linalg.solve_triangular(self._lower, columns, lower=True, check_finite=False)
+
+    def unwhitened(self, vector: Float[ndarray, "n"]) -> Float[ndarray, "n"]:
+        """The inverse of the transposed factor times a vector."""
+        if self.is_diagonal:
+            return vector / np.sqrt(self._pivots)
+        return scipy.linalg.solve_triangular(self._lower, vector, lower=True, trans="T", check_finite=False)
+
+
+def _not_semidefinite(least: float) -> ValueError:
+    return ValueError(f"Q must be positive semidefinite, got a smallest eigenvalue of {least:g}")
+
+
+@dataclass(frozen=True, eq=False)
+class SingleRows:
+    """Which rows of a matrix have one entry only, and where.
+
+    Parameters
+    ----------
+    column : numpy.ndarray of shape (rows,)
+        Column of the entry, -1 for a row with none or several.
+    """
+
+    column: Int[ndarray, "rows"]
+
+    @classmethod
+    def of(cls, matrix: Float[ndarray, "rows n"]) -> SingleRows:
+        """Look at a matrix."""
+        entries = matrix != 0
+        single = np.count_nonzero(entries, axis=1) == 1
+        return cls(np.where(single, entries.argmax(axis=1), -1) if matrix.shape[1] else np.zeros(0, dtype=int))
+
+
+class EqualitySystem:
+    r"""Minimise :math:`\frac12 d'Qd + c'd` subject to :math:`Ed = t` for several ``c`` and ``t``.
+
+    Parameters
+    ----------
+    form : QuadraticForm
+        The matrix, with its factor.
+    rows : numpy.ndarray of shape (all, n)
+        Rows that the equations are taken from.
+    columns : numpy.ndarray of shape (all,)
+        From :class:`SingleRows`.
+    picked : numpy.ndarray of shape (r,)
+        Which rows are equations.
+    """
+
+    def __init__(
+        self,
+        form: QuadraticForm,
+        rows: Float[ndarray, "all n"],
+        columns: Int[ndarray, "all"],
+        picked: Int[ndarray, "r"],
+    ):
+        self.form = form
+        n = len(form.matrix)
+        self.size = picked.size
+        alone = columns[picked] >= 0
+        self._singles = np.flatnonzero(alone)
+        self._single_columns = columns[picked[self._singles]]
+        # of several bounds on one coordinate, the first one counts
+        pinned, first = np.unique(self._single_columns, return_index=True)
+        if not form.is_diagonal and not self._worthwhile(n, picked.size, pinned.size):
+            self._singles, pinned, first, alone = self._singles[:0], pinned[:0], first[:0], np.zeros_like(alone)
+            self._single_columns = self._single_columns[:0]
+        self._single_values = rows[picked[self._singles], self._single_columns]
+        self._pinned, self._pins = pinned, self._singles[first]
+        self._values = self._single_values[first]
+        self._others = np.flatnonzero(~alone)
+        self._dense = rows[picked[self._others]]
+        free = np.ones(n, dtype=bool)
+        free[pinned] = False
+        self._free = np.flatnonzero(free)
+        self._sub = form.on(self._free)
+        self._part = self._dense[:, self._free]
+        self._white = self._sub.whitened(np.ascontiguousarray(self._part.T))
+        self._gram = _SafeInverse(self._white.T @ self._white)
+
+    @staticmethod
+    def _worthwhile(n: int, r: int, pinned: int) -> bool:
+        """Whether factorising what is left without the fixed coordinates costs less than using the factor at hand."""
+        left, kept = n - pinned, r - pinned
+        return left**3 / 3 + left**2 * kept + left * kept**2 < n**2 * r + n * r**2 + r**3 / 3
+
+    @property
+    def unique(self) -> bool:
+        """Whether the equations determine what the form leaves open."""
+        if not self._sub.shifted:
+            return True
+        basis = scipy.linalg.null_space(self._part) if len(self._part) else np.eye(self._free.size)
+        if not basis.shape[1]:
+            return True
+        return bool(np.linalg.eigvalsh(basis.T @ self._sub.matrix @ basis)[0] > 1e-9 * self.form.scale)
+
+    def _apply(self, point: Float[ndarray, "n"]) -> Float[ndarray, "r"]:
+        values = np.empty(self.size)
+        values[self._singles] = self._single_values * point[self._single_columns]
+        values[self._others] = self._dense @ point
+        return values
+
+    def _adjoint(self, multipliers: Float[ndarray, "r"]) -> Float[ndarray, "n"]:
+        total = multipliers[self._others] @ self._dense
+        np.add.at(total, self._single_columns, self._single_values * multipliers[self._singles])
+        return total
+
+    def solve(
+        self, linear: Float[ndarray, "n"], target: Float[ndarray, "r"] | None = None
+    ) -> tuple[Float[ndarray, "n"], Float[ndarray, "r"]]:
+        """Minimiser and multipliers, refined until the residual is at rounding level or no longer falls."""
+        target = np.zeros(self.size) if target is None else target
+        point, multipliers = self._once(linear, target)
+        least = np.inf
+        for _ in range(25):
+            first = -(self.form.times(point) + linear + self._adjoint(multipliers))
+            second = target - self._apply(point)
+            worst = max(float(np.abs(first).max()), float(np.abs(second).max(initial=0.0)))
+            if worst > 0.5 * least:
+                break
+            best, least = (point, multipliers), worst
+            size = max(float(np.abs(linear).max()), float(np.abs(target).max(initial=0.0)))
+            if worst <= 4e-16 * size:
+                break
+            correction = self._once(-first, second)
+            point, multipliers = point + correction[0], multipliers + correction[1]
+        return best
+
+    def _once(
+        self, linear: Float[ndarray, "n"], target: Float[ndarray, "r"]
+    ) -> tuple[Float[ndarray, "n"], Float[ndarray, "r"]]:
+        point, multipliers = np.zeros(linear.size), np.zeros(target.size)
+        point[self._pinned] = target[self._pins] / self._values
+        moved = bool(point.any())
+        push = linear + self.form.times(point) if moved else linear
+        left = target[self._others]
+        if moved:
+            left = left - self._dense @ point
+        white = self._sub.whitened(push[self._free][:, None])[:, 0]
+        multipliers[self._others] = -self._gram.solve(self._white.T @ white + left)
+        point[self._free] = -self._sub.unwhitened(white + self._white @ multipliers[self._others])
+        if self._pins.size:
+            balance = self.form.times(point) + linear
+            if self._others.size:
+                balance = balance + multipliers[self._others] @ self._dense
+            multipliers[self._pins] = -balance[self._pinned] / self._values
+        return point, multipliers
+
+
+class _SafeInverse:
+    """Inverse of a Gram matrix, or its pseudo-inverse when its rows depend on each other."""
+
+    def __init__(self, gram: Float[ndarray, "k k"]):
+        self._factor = self._pseudo = None
+        top = float(np.diagonal(gram).max(initial=0.0))
+        try:
+            lower = np.linalg.cholesky(gram + 1e-12 * top * np.eye(len(gram))) if len(gram) else gram
+            if len(gram) and np.diagonal(lower).min() ** 2 <= 1e-11 * top:
+                raise np.linalg.LinAlgError
+            self._factor = lower
+        except np.linalg.LinAlgError:
+            self._pseudo = np.linalg.pinv(gram, rcond=1e-12, hermitian=True)
+
+    def solve(self, right: Float[ndarray, "k"]) -> Float[ndarray, "k"]:
+        if self._pseudo is not None:
+            return self._pseudo @ right
+        return scipy.linalg.cho_solve((self._factor, True), right, check_finite=False) if right.size else right
+
+
+def first_order_move(
+    form: QuadraticForm,
+    rows: Float[ndarray, "r n"],
+    linear: Float[ndarray, "n"],
+    tol: float,
+    max_iter: int,
+) -> tuple[Float[ndarray, "n"], Float[ndarray, "r"], int, float]:
+    r"""The same minimiser without a factor of the form, for ``t = 0``: accelerated gradients on the null space.
+
+    The momentum starts anew when it points uphill, so that strong convexity need not be known.
+
+    Parameters
+    ----------
+    form : QuadraticForm
+        Used for products only.
+    rows : numpy.ndarray of shape (r, n)
+        The equations.
+    linear : numpy.ndarray of shape (n,)
+        Linear term.
+    tol : float
+        The projected gradient is at most ``tol`` times the norm of ``linear`` at the end.
+    max_iter : int
+        Largest number of steps.
+
+    Returns
+    -------
+    tuple
+        Minimiser, multipliers, steps taken, and the relative residual.
+    """
+    basis, triangle, order = scipy.linalg.qr(rows.T, mode="economic", pivoting=True, check_finite=False)
+    pivots = np.abs(np.diagonal(triangle))
+    rank = int(np.count_nonzero(pivots > 1e-12 * pivots.max(initial=0.0)))
+    basis = basis[:, :rank]
+
+    def project(vector: Float[ndarray, "n"]) -> Float[ndarray, "n"]:
+        return vector - basis @ (basis.T @ vector)
+
+    size = max(float(np.linalg.norm(linear)), 1e-300)
+    lipschitz = _largest(form, project, linear)
+    point = trial = np.zeros(linear.size)
+    momentum, steps = 1.0, 0
+    gradient = project(linear)
+    residual = float(np.linalg.norm(gradient)) / size
+    while residual > tol and steps < max_iter:
+        ahead = trial - gradient / lipschitz
+        if float(gradient @ (ahead - point)) > 0:
+            momentum = 1.0
+        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
+        trial = ahead + (momentum - 1.0) / following * (ahead - point)
+        point, momentum = ahead, following
+        gradient = project(form.times(trial) + linear)
+        residual = float(np.linalg.norm(gradient)) / size
+        steps += 1
+    multipliers = np.zeros(len(rows))
+    if rank:
+        balance = -basis.T @ (form.times(trial) + linear)
+        multipliers[order[:rank]] = scipy.linalg.solve_triangular(triangle[:rank, :rank], balance)
+    return trial, multipliers, steps, residual
+
+
+def _largest(form: QuadraticForm, project: object, start: Float[ndarray, "n"]) -> float:
+    """Upper estimate of the largest eigenvalue on the null space, by power iteration."""
+    vector = project(start + np.cos(np.arange(start.size)))  # type: ignore[operator]
+    estimate = 0.0
+    for _ in range(40):
+        norm = float(np.linalg.norm(vector))
+        if norm == 0.0:
+            break
+        vector = project(form.times(vector / norm))  # type: ignore[operator]
+        before, estimate = estimate, float(np.linalg.norm(vector))
+        if estimate <= 1.01 * before:
+            break
+    return 1.1 * estimate if estimate > 0 else 1.0

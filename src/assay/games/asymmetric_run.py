@@ -1,0 +1,286 @@
+r"""Two runs side by side, in each of which one player is perturbed: when to stop, when to halve what.
+
+The loop is the same for matrix games and for game trees. What differs is how a step is taken and a gap is measured (a
+*side*), and what shows that the perturbation is too large.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from assay.games.matrix_game import check_flag
+from assay.validation import check_integer, check_real
+
+__all__ = ["PlayOptions", "TwoSidedRun", "play_to_tolerance"]
+
+SMALLEST_MU = 1e-12
+LARGEST_STRENGTH = 1e12
+# The perturbed gap rising by this factor over so many steps means that the step is too long.
+_DIVERGENCE, _DIVERGENCE_STEPS = 10.0, 1000
+
+Callback = Callable[[Mapping[str, Any]], object] | None
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Checked options of all methods of play, in payoff units.
+
+    Parameters
+    ----------
+    eta : float or None
+        Step size, None for the default.
+    n_iter : int
+        Most steps.
+    tol : float
+        NashConv to reach.
+    check_every : int
+        Steps between two checks.
+    spectral_norm : float
+        Largest singular value of the payoff matrix.
+    """
+
+    eta: float | None
+    n_iter: int
+    tol: float
+    check_every: int
+    spectral_norm: float
+
+    @classmethod
+    def checked(
+        cls,
+        largest: float,
+        spectral_norm: float,
+        eta: Any,
+        n_iter: Any,
+        eps: Any,
+        check_every: Any,
+        rtol: Any,
+        callback: Any,
+        stacklevel: int = 3,
+    ) -> PlayOptions:
+        """Check the options, and warn of a step size that is too long."""
+        eps = check_real(eps, "eps", above=0.0)
+        if check_flag(rtol, "rtol") and largest > 0:
+            eps *= largest
+        n_iter = check_integer(n_iter, "n_iter", minimum=1)
+        check_every = check_integer(check_every, "check_every", minimum=1)
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback must be None or a function of one row of the history, got {callback!r}")
+        if eta is not None:
+            eta = check_real(eta, "eta", above=0.0)
+            if largest > 0 and eta > LARGEST_STRENGTH / largest:
+                raise ValueError(f"eta must be at most {LARGEST_STRENGTH:g} over the largest payoff, got {eta:g}")
+            if eta * spectral_norm > 2.0:
+                warnings.warn(
+                    f"eta={eta:g} is above 2 / ||A||_2 = {2.0 / spectral_norm:g}: alternating steps need not converge",
+                    UserWarning,
+                    stacklevel=stacklevel,
+                )
+        return cls(eta, n_iter, eps, check_every, spectral_norm)
+
+
+def check_strength(largest: float, mu: Any, name: str = "mu") -> float:
+    """A perturbation that can be told from nothing, and that steps do not overflow with."""
+    strength = check_real(mu, name, above=0.0)
+    if largest > 0 and not SMALLEST_MU * largest <= strength <= LARGEST_STRENGTH * largest:
+        raise ValueError(
+            f"{name} must be between {SMALLEST_MU:g} and {LARGEST_STRENGTH:g} times the largest payoff, {largest:g}, "
+            f"got {strength:g}"
+        )
+    return strength
+
+
+class Side(Protocol):
+    """One of the two runs: its own player is perturbed, the other is not."""
+
+    gap: float
+
+    def set(self, eta: float, mu: float) -> None:
+        """Use this step size and this perturbation from now on."""
+
+    def measure(self) -> float:
+        """Compute the gap of the perturbed game, and keep it as ``gap``."""
+
+    def advance(self, n_iter: int) -> None:
+        """Take steps."""
+
+
+class TwoSidedRun:
+    """Both runs, and the record of what happened. Inside, the largest payoff is about 1.
+
+    Parameters
+    ----------
+    sides : dict of str to Side
+        The runs that are made, by ``"x"`` and ``"y"``.
+    mu : float
+        Strength of the perturbation at the start, in units of ``unit``.
+    automatic : bool
+        Whether it is halved when it is too large.
+    options : PlayOptions
+        In payoff units.
+    unit : float
+        The payoff that counts as 1.
+    rounding : float
+        What rounding may take from a perturbed gap.
+    """
+
+    def __init__(
+        self, sides: dict[str, Any], mu: float, automatic: bool, options: PlayOptions, unit: float, rounding: float
+    ):
+        self.sides, self.mu, self.automatic = sides, mu, automatic
+        self.options, self.unit, self.rounding = options, unit, rounding
+        self.n_iter = self.halvings = 0
+        self.rejected: list[float] = []
+        self.rows: list[dict[str, Any]] = []
+        self.solved = self.exhausted = False
+        self._shortened = 1.0
+        self._restart()
+
+    def nash_conv(self) -> float:
+        """NashConv of the current pair."""
+        raise NotImplementedError
+
+    def too_large(self, nashconv: float) -> bool:
+        """Whether the perturbation is seen to be too large."""
+        raise NotImplementedError
+
+    def one_sided_done(self, tol: float) -> bool:
+        """Whether a run of one side only is as good as its tolerance asks."""
+        raise NotImplementedError
+
+    def _restart(self) -> None:
+        """Use the current perturbation, and forget what was seen with the last one."""
+        spectral_norm = self.options.spectral_norm / self.unit
+        if self.options.eta is not None:
+            eta = self.options.eta * self.unit
+        else:
+            eta = min(1.0 / spectral_norm if spectral_norm > 0 else math.inf, 0.5 / self.mu)
+        self.eta = eta * self._shortened
+        for side in self.sides.values():
+            side.set(self.eta, self.mu)
+        self._since = self.n_iter
+        self._solved_after: int | None = None
+        self._recent: list[tuple[int, float]] = []
+
+    def play(self, callback: Callback) -> None:
+        """Advance both runs until the tolerance is reached or there is nothing to gain."""
+        started = time.perf_counter()
+        while True:
+            nashconv = self.nash_conv()
+            gaps = {name: side.measure() for name, side in self.sides.items()}
+            row = {
+                "iteration": self.n_iter,
+                "nashconv": nashconv * self.unit,
+                "p_x": gaps.get("x", math.nan) * self.unit,
+                "p_y": gaps.get("y", math.nan) * self.unit,
+                "mu": self.mu * self.unit,
+                "eta": self.eta / self.unit,
+                "seconds": time.perf_counter() - started,
+            }
+            self.rows.append(row)
+            if callback is not None and callback(dict(row)) is True:
+                return
+            if self._finished(nashconv) or self.n_iter >= self.options.n_iter:
+                return
+            self._adapt(nashconv)
+            if self.exhausted:
+                return
+            n_steps = min(self.options.check_every, self.options.n_iter - self.n_iter)
+            for side in self.sides.values():
+                side.advance(n_steps)
+            self.n_iter += n_steps
+
+    def _finished(self, nashconv: float) -> bool:
+        tol = self.options.tol / self.unit
+        if len(self.sides) == 2:
+            if nashconv <= max(tol, 0.25 * self.rounding):
+                self.too_large(nashconv)
+                return True
+        elif self.one_sided_done(tol):
+            return True
+        # A perturbed gap falls like the square of the distance from the solution. So when the gaps have fallen to
+        # rounding, strategies have half their digits, and get the others in as many steps as it has taken so far.
+        waited = self.n_iter - self._since
+        if self._solved_after is None and all(side.gap <= self.rounding for side in self.sides.values()):
+            self._solved_after = waited
+        patience = 50 * self.options.check_every
+        self.solved = self._solved_after is not None and waited >= 2 * self._solved_after + patience
+        if self.solved and not self.automatic:
+            self.too_large(nashconv)
+            return True
+        return False
+
+    def _adapt(self, nashconv: float) -> None:
+        """Halve the perturbation if it is too large, the step if it is too long."""
+        too_large = len(self.sides) == 2 and self.too_large(nashconv)
+        if self.automatic and (too_large or self.solved):
+            if 0.5 * self.mu < SMALLEST_MU:
+                self.exhausted = True
+                return
+            self.mu *= 0.5
+            self.halvings += 1
+            self.solved = False
+            self._restart()
+            return
+        gap = sum(side.gap for side in self.sides.values())
+        self._recent.append((self.n_iter, gap))
+        # Keep what is younger than the window, and one row that is older.
+        while len(self._recent) > 1 and self._recent[1][0] <= self.n_iter - _DIVERGENCE_STEPS:
+            self._recent.pop(0)
+        first, before = self._recent[0]
+        if self.n_iter - first >= _DIVERGENCE_STEPS and gap > _DIVERGENCE * before and gap > 1e3 * self.rounding:
+            self._shortened *= 0.5
+            self._restart()
+
+    def describe(self) -> str:
+        """Why the tolerance was not reached, for the warning."""
+        mu = self.mu * self.unit
+        if self.exhausted:
+            return f": mu was halved to {mu:.3g}, the smallest that is tried"
+        if self.rejected and self.rejected[-1] == self.mu:
+            return f": mu={mu:g} is too large for this game"
+        return ": the perturbed games are solved to rounding" if self.solved else ""
+
+
+def play_to_tolerance(
+    advance: Callable[[int], None],
+    nash_conv: Callable[[], float],
+    options: PlayOptions,
+    unit: float,
+    callback: Callback,
+    strength: Callable[[int], float],
+    eta: float,
+) -> tuple[int, dict[str, np.ndarray]]:
+    """Advance a single run until NashConv is at most the tolerance; return the number of steps and the history."""
+    started, done, rows = time.perf_counter(), 0, []
+    while True:
+        nashconv = nash_conv()
+        rows.append(
+            {
+                "iteration": done,
+                "nashconv": nashconv * unit,
+                "p_x": math.nan,
+                "p_y": math.nan,
+                "mu": strength(max(done, 1)) * unit,
+                "eta": eta / unit,
+                "seconds": time.perf_counter() - started,
+            }
+        )
+        stopped = callback is not None and callback(dict(rows[-1])) is True
+        if stopped or nashconv <= options.tol / unit or done >= options.n_iter:
+            return done, history_arrays(rows)
+        n_steps = min(options.check_every, options.n_iter - done)
+        advance(n_steps)
+        done += n_steps
+
+
+def history_arrays(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Columns from rows."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,482 @@
+"""Study of the hard bilevel instances: how many oracle calls first-order methods need, against the least number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from assay.certificate import Certificate
+from assay.lab import Claim, Contender, Measurement, Paper, Study, interleave
+
+if TYPE_CHECKING:
+    from assay.bilevel import HardBilevel
+
+__all__ = ["HardInstancesStudy"]
+
+_EPS = 0.1
+_SCALES = (100.0, 10.0, 1.0)
+_METHODS = {
+    "F2SA": "penalty_f2sa",
+    "F2SA, accelerated": "nesterov_inner_penalty",
+    "F2SA, single loop": "f2sa_single_loop",
+    "value function": "value_function_gd",
+    "finite differences": "finite_difference_hvp",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is run at one size."""
+
+    parameters: Mapping[str, Any]
+    seed: int
+
+
+def _method_claims() -> tuple[Claim, ...]:
+    """What holds for the best, or for every one, of the methods holds for each of them."""
+    claims = []
+    for letter, name in zip("abcde", _METHODS, strict=True):
+        # the value function is too slow for the few calls of the quick size
+        sizes = ("full",) if name == "value function" else ("quick", "full")
+        claims.append(
+            Claim(
+                f"C2{letter}",
+                f"{name} does not beat the lower bound: largest lower bound over calls",
+                "bound_over_calls",
+                name,
+                "<=",
+                1.0,
+                "paper, Theorem 1",
+                reduce="max",
+            )
+        )
+        claims.append(
+            Claim(
+                f"C2{letter}'",
+                "and moves no coordinate that it had not been shown",
+                "violations",
+                name,
+                "<=",
+                0.0,
+                "by construction",
+                reduce="max",
+            )
+        )
+        claims.append(
+            Claim(
+                f"C4{letter}",
+                f"calls of {name} grow faster than kappa^1.5",
+                "slope_in_kappa",
+                name,
+                ">=",
+                1.5,
+                "paper: upper bounds grow like kappa^4, or kappa^3.5 with acceleration",
+                sizes=sizes,
+            )
+        )
+        claims.append(
+            Claim(
+                f"C4{letter}'",
+                "and their ratio to the lower bound grows: at the largest kappa over the smallest",
+                "ratio_growth",
+                name,
+                ">=",
+                1.0,
+                "derived: the upper bounds grow faster than the lower one",
+                sizes=sizes,
+            )
+        )
+    return tuple(claims)
+
+
+class HardInstancesStudy(Study):
+    """Lower bounds on oracle calls that can be run."""
+
+    title = "Hard bilevel instances"
+    summary = (
+        "For those who design or use first-order bilevel methods. A worst-case problem with exact hypergradients, an "
+        "oracle that counts and checks that a method moves only what it has seen, and the least number of calls."
+    )
+    promise = (
+        "A zero-respecting method has a hypergradient of at least eps for the first T n calls, of order "
+        "kappa^1.5 / eps^2; with noise, of order kappa^2.5 sigma^2 / eps^4."
+    )
+    interface = "problem generator and oracle counter"
+    method = "assay.bilevel.hard_instance"
+    paper = Paper(
+        title="Lower Complexity Bounds for Nonconvex-Strongly-Convex Bilevel Optimization with First-Order Oracles",
+        authors="Kaiyi Ji",
+        arxiv="2511.19656",
+    )
+    data = "The instances themselves: eps = .1, all other constants 1, condition numbers from 20 to 400."
+    contenders = (
+        Contender("chain walker", "method", "moves all that it has been shown: the fastest way along the chain"),
+        Contender("F2SA", "incumbent", "penalty method with inner loops"),
+        Contender("F2SA, accelerated", "incumbent", "penalty method, inner loops by Nesterov's method"),
+        Contender("F2SA, single loop", "incumbent", "penalty method, one inner step"),
+        Contender("value function", "incumbent", "gradient descent on the penalised value function"),
+        Contender("finite differences", "incumbent", "implicit differentiation, Hessian products by differences"),
+    )
+    claims = (
+        Claim(
+            "C1",
+            "the walker moves the last variable after exactly T n + 2 calls: largest deviation",
+            "walker_deviation",
+            "chain walker",
+            "<=",
+            0.0,
+            "derived: two more than the lower bound",
+            reduce="max",
+        ),
+        Claim(
+            "C3a",
+            "the lower bound grows like kappa^1.5 (eps = .05, kappa 100 to 6400): slope at least",
+            "lower_slope_kappa",
+            "chain walker",
+            ">=",
+            1.45,
+            "paper, Theorem 1, with the effect of rounding",
+        ),
+        Claim(
+            "C3b",
+            "and at most",
+            "lower_slope_kappa",
+            "chain walker",
+            "<=",
+            1.75,
+            "paper, Theorem 1, with the effect of rounding",
+        ),
+        Claim(
+            "C3c",
+            "and like eps^-2: slope at least",
+            "lower_slope_eps",
+            "chain walker",
+            ">=",
+            -2.1,
+            "paper, Theorem 1",
+        ),
+        Claim("C3d", "and at most", "lower_slope_eps", "chain walker", "<=", -1.9, "paper, Theorem 1"),
+        *_method_claims(),
+        Claim(
+            "C5a",
+            "with noise, the median calls of the walker over 50 runs are at least the bound: ratio",
+            "median_over_bound",
+            "chain walker",
+            ">=",
+            1.0,
+            "paper, Theorem 2",
+            reduce="min",
+        ),
+        Claim(
+            "C5b",
+            "the bound with noise grows like kappa^2.5 (eps = .05, sigma = 1000): slope at least",
+            "noisy_slope_kappa",
+            "chain walker",
+            ">=",
+            2.5,
+            "paper, Theorem 2, with the effect of rounding",
+        ),
+        Claim(
+            "C5c",
+            "and at most",
+            "noisy_slope_kappa",
+            "chain walker",
+            "<=",
+            2.9,
+            "paper, Theorem 2, with the effect of rounding",
+        ),
+        Claim(
+            "C5d",
+            "and like eps^-4: slope at least",
+            "noisy_slope_eps",
+            "chain walker",
+            ">=",
+            -4.1,
+            "paper, Theorem 2",
+        ),
+        Claim("C5e", "and at most", "noisy_slope_eps", "chain walker", "<=", -3.9, "paper, Theorem 2"),
+        Claim(
+            "C6",
+            "where some variable is below its scale the hypergradient is at least eps: smallest over eps, 20000 points",
+            "lemma_over_eps",
+            "chain walker",
+            ">=",
+            1.0,
+            "paper, lemma of Theorem 1",
+            reduce="min",
+        ),
+        Claim(
+            "P1",
+            "a call is at least 20 times faster than with dense matrices, at n = 50 and T = 200",
+            "dense_over_banded",
+            "chain walker",
+            ">=",
+            20.0,
+            "target",
+            timed=True,
+        ),
+        Claim(
+            "P2",
+            "thousands of calls per second with a thousand lower variables, on the processor's clock",
+            "kilocalls_per_second",
+            "chain walker",
+            ">=",
+            50.0,
+            "target",
+            timed=True,
+        ),
+        Claim(
+            "P3",
+            "the time of a call grows at most like (n T)^1.1",
+            "time_slope",
+            "chain walker",
+            "<=",
+            1.1,
+            "target",
+            timed=True,
+        ),
+    )
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
+        "quick": {"kappas": (20, 50, 100), "walker_kappas": (20, 50, 100, 200, 400), "max_calls": 20_000},
+        "full": {
+            "kappas": (20, 50, 100, 200, 400),
+            "walker_kappas": (20, 50, 100, 200, 400),
+            "max_calls": 3_000_000,
+        },
+    }
+    seeds: ClassVar[dict[str, int]] = {"quick": 1, "full": 3}
+
+    def problem(self, size: str, rng: np.random.Generator) -> Problem:
+        """The parameters of the size; the instances are made where they are used."""
+        return Problem(self.sizes[size], int(rng.integers(2**31)))
+
+    def demonstrate(self) -> Sequence[Certificate]:
+        """How many calls of a penalty method it takes to the end of a short chain, against the least number."""
+        from assay.bilevel import hard_instance, nesterov_inner_penalty, run_method
+
+        instance = hard_instance(kappa=20, eps=0.1)
+        result = run_method(nesterov_inner_penalty(instance, scale=100.0), instance, max_calls=10_000)
+        return result.certificates
+
+    def measure(self, contender: str, problem: Problem, rng: np.random.Generator) -> Measurement:
+        """Count the calls of one method on all instances."""
+        measurement = Measurement()
+        if contender == "chain walker":
+            _measure_walker(measurement, problem)
+        else:
+            _measure_method(measurement, contender, problem)
+        return measurement
+
+
+def _slope(x: Sequence[float], y: Sequence[float]) -> float:
+    if len(x) < 2 or not np.all(np.isfinite(y)):
+        return math.nan
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def _best_run(instance: HardBilevel, name: str, max_calls: int) -> Any:
+    """The run of the three step sizes that needs fewest calls; none may use more than the best before it."""
+    import assay.bilevel as bilevel
+
+    make = getattr(bilevel, _METHODS[name])
+    best = None
+    for scale in _SCALES:
+        with np.errstate(over="ignore", invalid="ignore"):
+            try:
+                run = bilevel.run_method(make(instance, scale), instance, max_calls)
+            except ValueError:  # an iterate that is infinite: the step was too long
+                continue
+        if run.reached:
+            best, max_calls = run, min(max_calls, run.calls)
+    return best
+
+
+def _measure_method(measurement: Measurement, name: str, problem: Problem) -> None:
+    from assay.bilevel import hard_instance
+
+    kappas, calls, ratios, respected = problem.parameters["kappas"], [], [], True
+    for kappa in kappas:
+        case = f"kappa={kappa}"
+        instance = hard_instance(kappa, _EPS)
+        best = _best_run(instance, name, problem.parameters["max_calls"])
+        measurement.add("reached", float(best is not None), case=case)
+        calls.append(math.nan if best is None else best.calls)
+        ratios.append(math.nan if best is None else best.ratio)
+        if best is None:
+            continue
+        respected &= best.zero_respecting
+        measurement.add("calls", best.calls, case=case)
+        measurement.add("calls_over_bound", best.ratio, case=case)
+        measurement.add("bound_over_calls", 1 / best.ratio, case=case)
+        for certificate in best.certificates:
+            measurement.certify(certificate, case=case)
+        if kappa == 100:
+            measurement.add_curve(
+                "progress",
+                best.progress["calls"] + 1,
+                best.progress["variables"],
+                case=case,
+                x_label="oracle calls",
+                y_label="upper variables moved",
+                x_log=True,
+            )
+    measurement.add("violations", float(not respected))
+    measurement.add("slope_in_kappa", _slope(kappas, calls))
+    measurement.add("ratio_growth", ratios[-1] / ratios[0])
+    _add_calls(measurement, kappas, calls)
+
+
+def _add_calls(measurement: Measurement, kappas: Sequence[int], calls: Sequence[float]) -> None:
+    measurement.add_curve(
+        "calls", kappas, calls, x_label="condition number", y_label="oracle calls", x_log=True, y_log=True
+    )
+
+
+def _measure_walker(measurement: Measurement, problem: Problem) -> None:
+    from assay.bilevel import chain_walker, hard_instance, run_method
+
+    deviations, respected, bounds = [], True, []
+    kappas = problem.parameters["walker_kappas"]
+    for kappa in kappas:
+        instance = hard_instance(kappa, _EPS)
+        run = run_method(chain_walker(instance), instance, instance.lower_bound_calls + 2)
+        deviations.append(abs(run.calls_last_variable - instance.lower_bound_calls - 2))
+        respected &= run.zero_respecting
+        bounds.append(instance.lower_bound_calls)
+        measurement.add("lower_bound", instance.lower_bound_calls, case=f"kappa={kappa}")
+        for certificate in run.certificates:
+            measurement.certify(certificate, case=f"kappa={kappa}")
+        if kappa == 100:
+            measurement.add_curve(
+                "progress",
+                run.progress["calls"] + 1,
+                run.progress["variables"],
+                case="kappa=100",
+                x_label="oracle calls",
+                y_label="upper variables moved",
+                x_log=True,
+            )
+    measurement.add("walker_deviation", max(deviations))
+    measurement.add("violations", float(not respected))
+    _add_calls(measurement, kappas, bounds)
+    _measure_bounds(measurement)
+    _measure_noise(measurement, problem.seed)
+    measurement.add("lemma_over_eps", _lemma(problem.seed))
+    _measure_time(measurement)
+
+
+def _measure_bounds(measurement: Measurement) -> None:
+    """Slopes of the two lower bounds in kappa and eps."""
+    from assay.bilevel import hard_instance, hard_instance_stochastic
+
+    kappas = 100 * 2 ** np.arange(7)
+    measurement.add("lower_slope_kappa", _slope(kappas, [hard_instance(k, 0.05).lower_bound_calls for k in kappas]))
+    tolerances = 0.2 / 2 ** np.arange(5)
+    measurement.add(
+        "lower_slope_eps", _slope(tolerances, [hard_instance(400, e).lower_bound_calls for e in tolerances])
+    )
+    noisy = [hard_instance_stochastic(k, 0.05, 1000.0, seed=0).lower_bound_calls_at(0.5) for k in kappas]
+    measurement.add("noisy_slope_kappa", _slope(kappas, noisy))
+    noisy = [hard_instance_stochastic(400, e, 1000.0, seed=0).lower_bound_calls_at(0.5) for e in tolerances]
+    measurement.add("noisy_slope_eps", _slope(tolerances, noisy))
+
+
+def _measure_noise(measurement: Measurement, seed: int) -> None:
+    """Calls of the walker on small instances with noise, 50 times."""
+    from assay.bilevel import chain_walker, hard_instance, hard_instance_stochastic, run_method
+
+    for length, n, p in ((4, 3, 0.1), (10, 7, 0.02)):
+        kappa = 4 * n**2 + 2
+        quiet = hard_instance(kappa, _EPS, T=length, n=n)
+        sigma = 2 * 20 * quiet.constants.lam / math.sqrt(p)  # so that the probability is p
+        instance = hard_instance_stochastic(kappa, _EPS, sigma, T=length, n=n, seed=seed)
+        calls = []
+        for _ in range(50):
+            run = run_method(_until_end(chain_walker(instance)), instance, 100_000)
+            calls.append(run.calls_last_variable)
+        case = f"T={length}, n={n}, p={p:g}"
+        measurement.add("median_over_bound", float(np.median(calls)) / instance.lower_bound_calls_at(0.5), case=case)
+        measurement.add("smallest_over_bound", min(calls) / instance.lower_bound_calls_at(0.5), case=case)
+
+
+def _until_end(method: Any) -> Any:
+    """A method that stops once its last variable has moved."""
+
+    def run(oracle: Any, dim_x: int, dim_y: int, budget: int) -> Any:
+        for x in method(oracle, dim_x, dim_y, budget):
+            yield x
+            if x[-1] != 0:
+                return
+
+    return run
+
+
+def _lemma(seed: int) -> float:
+    """Smallest hypergradient, over eps, at points with one variable below its scale."""
+    from assay.bilevel import hard_instance
+
+    rng = np.random.default_rng(seed)
+    smallest = math.inf
+    for length in (1, 2, 3, 5):
+        instance = hard_instance(100, _EPS, T=length)
+        scale = instance.constants.source
+        for _ in range(5_000):
+            # around the scale, where the links change, and far above it, where they are flat
+            sizes = np.exp(rng.uniform(0, 3, length)) * rng.choice([-1.0, 1.0], length)
+            sizes[rng.integers(length)] = rng.uniform(-1, 1)
+            smallest = min(smallest, instance.stationarity(scale * sizes))
+    return smallest / _EPS
+
+
+def _measure_time(measurement: Measurement) -> None:
+    """Time of a call: against dense matrices, and as the chain grows."""
+    from assay.bilevel import hard_instance
+
+    instance = hard_instance(4 * 50**2 + 2, _EPS, T=200, n=50)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=instance.dim_x), rng.normal(size=instance.dim_y)
+    hessian = np.kron(np.eye(instance.dim_x + 1), instance.block_hessian())
+    dense = _DenseOracle(instance, hessian)
+    times = interleave({"banded": lambda: instance.oracle(x, y), "dense": lambda: dense(x, y)}, repeats=9)
+    measurement.add("dense_over_banded", times.ratio("dense", "banded").median)
+    sizes, seconds = [], []
+    for length in (100, 400, 1600, 6400):
+        instance = hard_instance(402, _EPS, T=length, n=10)
+        x, y = rng.normal(size=instance.dim_x), rng.normal(size=instance.dim_y)
+        many = _repeated(instance, x, y, 200)
+        sizes.append(instance.dim_y)
+        seconds.append(interleave({"call": many}, repeats=5, clock="cpu").median("call") / 200)
+    measurement.add("kilocalls_per_second", 1e-3 / seconds[0])
+    measurement.add("time_slope", _slope(sizes, seconds))
+    measurement.add_curve(
+        "time", sizes, seconds, x_label="lower variables", y_label="seconds per call", x_log=True, y_log=True
+    )
+
+
+def _repeated(instance: HardBilevel, x: np.ndarray, y: np.ndarray, times: int) -> Any:
+    def run() -> None:
+        for _ in range(times):
+            instance.oracle(x, y)
+
+    return run
+
+
+class _DenseOracle:
+    """The reference: the lower problem as one dense matrix."""
+
+    def __init__(self, instance: HardBilevel, hessian: np.ndarray) -> None:
+        self.instance, self.hessian = instance, hessian
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        c = self.instance.constants
+        inflow = np.concatenate([[c.source], x])
+        ends = y[c.n - 1 :: c.n]
+        product = self.hessian @ y
+        value = 0.5 * y @ product - c.Lg * inflow @ ends
+        gradient = product.copy()
+        gradient[c.n - 1 :: c.n] -= c.Lg * inflow
+        return value, gradient, -c.Lg * ends[1:]
