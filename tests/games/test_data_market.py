@@ -257,7 +257,7 @@ def earned_at(market, lengths, seller, price):
     return moved.revenue(profile[:, : moved.prices.shape[1]])[seller]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_best_uniform_price_against_all_candidates(seed):
     market, lengths = random_market(seed, 4, 3, np.array([0.2, 0.5, 1.0, 1.7]))
     for seller in range(3):
@@ -269,7 +269,7 @@ def test_best_uniform_price_against_all_candidates(seed):
             for p in market.prices[j]
             if j != seller and market.values[i, j] > 0 and market.values[i, seller] > 0
         ]
-        candidates = np.array([*ties, *market.budgets[market.budgets > 0], *np.linspace(0.01, 3, 60)])
+        candidates = np.array([*ties, *market.budgets[market.budgets > 0], *np.linspace(0.01, 3, 20)])
         around = np.concatenate([candidates, candidates * (1 - 1e-9), candidates * (1 + 1e-9)])
         scanned = max(earned_at(market, lengths, seller, p) for p in around)
         assert revenue >= scanned * (1 - 1e-12)
@@ -295,6 +295,13 @@ def test_a_flat_stretch_is_attained_inside():
     market = DataMarket([3], [[4, 1]], price_grid=[[1], [2]])
     answer = best_uniform_deviation(market, [[1], [1]], 0)
     assert (answer.revenue, answer.price, answer.attained) == (3, 3, True)
+
+
+def test_ties_beyond_all_numbers():
+    market = DataMarket([1.0], [[1e300, 1e-300]], price_grid=[[1.0], [1.0]])
+    answer = best_uniform_deviation(market, [[1], [1]], 0)
+    assert (answer.revenue, answer.price, answer.attained) == (1, 1, True)
+    assert best_uniform_deviation(market, [[1], [1]], 1).revenue == 0
 
 
 @pytest.mark.parametrize("grid", [TENTHS, np.array([0.3, 1.0]), geometric_grid(0.02, 1e-3, 2)])
@@ -430,7 +437,7 @@ def test_certificates_of_spoilt_schedules():
     assert not shuffled.certificates[0].holds
 
 
-@pytest.mark.parametrize("spoil", [lambda l: 1.001 * l, lambda l: l - 0.01, lambda l: l * np.nan, lambda l: 0 * l])
+@pytest.mark.parametrize("spoil", [lambda x: 1.001 * x, lambda x: x - 0.01, lambda x: x * np.nan, lambda x: 0 * x])
 def test_certificates_of_what_is_no_profile(spoil):
     market, lengths = random_market(0)
     numbers = assess(market, spoil(lengths))
@@ -473,14 +480,7 @@ def test_graph():
     graph = market.to_networkx(lengths)
     assert nx.is_bipartite(graph)
     assert not graph.has_edge(("buyer", "ann"), ("seller", "maps"))
-    assert (
-        graph.edges[
-            "buyer",
-            "ann",
-        ]["spend"]
-        if False
-        else graph[("buyer", "ann")][("seller", "news")]["spend"] == 7.5
-    )
+    assert graph["buyer", "ann"]["seller", "news"]["spend"] == 7.5
     result = quiet(market, rng=0)
     money = sum(spend for *_, spend in result.to_networkx().edges(data="spend"))
     assert money == pytest.approx(result.revenue.sum())
@@ -599,8 +599,6 @@ def test_bad_markets(arguments, message):
 def test_markets_of_the_wrong_type():
     with pytest.raises(TypeError, match="price_grid must be"):
         DataMarket([1], [[1]], price_grid=3.0)
-    with pytest.raises(TypeError, match="seller_names must be strings"):
-        DataMarket([1], [[1]], seller_names=[1])
     with pytest.raises(TypeError, match="budgets"):
         DataMarket(["1"], [[1]])
 
@@ -629,9 +627,13 @@ def test_lengths_within_rounding_are_accepted():
 
 
 def test_bad_sellers():
-    for seller, error in ((2, ValueError), (-1, ValueError), (0.5, TypeError)):
-        with pytest.raises(error, match="j must be"):
-            best_uniform_deviation(KNOWN, KNOWN_LENGTHS, seller)
+    for seller in (2, -1):
+        for question in (best_uniform_deviation, plc_best_response):
+            with pytest.raises(ValueError, match="j must be"):
+                question(KNOWN, KNOWN_LENGTHS, seller)
+        for question in (KNOWN.deviation_revenue, KNOWN.price_function):
+            with pytest.raises(ValueError, match="j must be"):
+                question(KNOWN_LENGTHS, seller)
 
 
 @pytest.mark.parametrize(

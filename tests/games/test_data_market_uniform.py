@@ -46,7 +46,8 @@ def test_known_revenue(nu, revenue):
 
 @pytest.mark.parametrize("nu", [10, 100, 1000])
 def test_known_ratio_above_one(nu):
-    p, q = np.linspace(0.258, 0.86, 120) * nu, np.arange(0.5, 1.2, 0.001)
+    p = np.linspace(0.258, 0.86, 40) * nu
+    q = np.concatenate((np.arange(0.5, 1.2, 0.02), np.arange(0.72, 0.74, 0.001)))
     ratio = scan(nu, p, q)
     at = np.unravel_index(np.argmin(ratio), ratio.shape)
     assert ratio[at] == pytest.approx(1.36426, abs=2e-5)
@@ -56,8 +57,8 @@ def test_known_ratio_above_one(nu):
 
 @pytest.mark.parametrize("nu, p, ratio", [(10, 4.96, 1.36412), (100, 0.9901, 1.36399), (1000, 0.99899, 1.36394)])
 def test_known_smallest_ratio(nu, p, ratio):
-    q = np.arange(0.3, 1.2, 5e-4)
-    near = np.concatenate((np.linspace(0.995, 1.005, 201) * p, np.geomspace(0.3, 1.2 * nu, 40)))
+    q = np.concatenate((np.arange(0.48, 0.52, 5e-4), np.arange(0.3, 1.2, 0.02)))
+    near = np.concatenate((np.linspace(0.995, 1.005, 101) * p, np.geomspace(0.3, 1.2 * nu, 30)))
     found = scan(nu, near, q)
     assert found.min() == pytest.approx(ratio, abs=1.5e-4)
     assert found.min() >= 1.363
@@ -84,12 +85,12 @@ def test_limit_is_the_smallest_of_three_closed_forms():
 
 
 def test_largest_limit_is_the_constant_of_the_paper():
-    grid = [(limit_ratio(a, b), a, b) for a in np.arange(0.6, 0.9, 0.02) for b in np.arange(0.7, 1.0, 0.02)]
+    grid = [(limit_ratio(a, b), a, b) for a in np.arange(0.6, 0.9, 0.05) for b in np.arange(0.7, 1.0, 0.05)]
     assert max(grid)[0] <= limit_ratio(0.7332, 0.8604) <= 1.3645
 
 
 @given(st.floats(0.1, 2), st.floats(0.1, 2))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_limit_against_a_scan(a, b):
     p, q = np.meshgrid(np.linspace(0.002, max(2, a, b), 300), np.linspace(0.002, 1.5, 300), indexing="ij")
     scanned = min(limit_ratio_at(a, b, p, q).min(), max(1 + a * b / (1 + a), b))
@@ -132,9 +133,9 @@ def test_stable_prices_have_ratio_one():
 
 @pytest.mark.parametrize("method", ["exact", "grid"])
 def test_answers_do_not_settle_where_nothing_is_stable(method):
-    result = uniform_best_response(no_equilibrium_instance(1000), method=method)
+    result = uniform_best_response(no_equilibrium_instance(1000), method=method, max_rounds=120)
     assert not result.settled
-    assert result.n_rounds == 500 or result.cycle_length > 0
+    assert result.n_rounds == 120 or result.cycle_length > 0
     assert result.history["ratio"].min() >= 1.36
     assert result.best_ratio <= result.history["ratio"].min()
     assert not result.certificates[0].holds
@@ -158,12 +159,13 @@ def test_a_cycle_on_the_grid_is_a_cycle():
     assert again.cycle_length == result.cycle_length
 
 
-def test_an_undercut_counts_as_settled():
-    # Seller 1 must stay just below the tie with the price 1 that seller 0 is happy with.
-    market = DataMarket([1.5, 1.0], [[1, 1], [1, 0]], price_grid=[1])
-    result = uniform_best_response(market, [1.0, 0.3], max_rounds=50)
-    assert result.ratio >= 1
-    assert result.best_ratio <= result.history["ratio"][0]
+def test_an_undercut_is_reported():
+    # Seller 0 goes to 11; seller 1 then must stay below the tie at 5.5, which seller 0 wins.
+    market = DataMarket([12, 10], [[1, 0.5], [1, 0]], price_grid=[1, 10])
+    result = uniform_best_response(market, [10, 1], max_rounds=1)
+    assert result.undercut
+    np.testing.assert_allclose(result.prices, [11, 5.5 * (1 - 1e-6)], rtol=1e-12)
+    assert not uniform_best_response(market, [10, 1], max_rounds=1, method="grid").undercut
 
 
 def test_bad_input():

@@ -18,7 +18,7 @@ from assay.games.goma_schedule import (
     deterministic_weights,
     paper_stochastic_bound,
 )
-from assay.games.monotone_operator import CheckedOperator, PairCheck, estimate_lipschitz, fitted_slope
+from assay.games.monotone_operator import CheckedOperator, PairCheck, estimate_lipschitz, fitted_slope, pair_sums
 from assay.validation import ConvergenceWarning
 
 ROTATION = np.array([[0.0, 1.0], [-1.0, 0.0]])
@@ -415,14 +415,35 @@ class TestSpoilt:
         assert result.certificates[0].holds
 
     def test_a_potential_that_grows(self):
-        potential = Potential(PRESETS["halpern"], 0.5)
+        potential, pairs, origin = Potential(PRESETS["halpern"], 0.5), PairCheck(1.0), np.zeros(2)
         small, large = np.array([1.0, 0.0]), np.array([1.5, 0.0])
-        potential.look(1, np.zeros(2), small, small, (1e-16, 1e-16))
-        potential.look(2, np.zeros(2), large, small, (1e-16, 1e-16))
-        assert potential.worst_growth > 1.0
+        potential.look(1, origin, origin, small, small, pairs)
+        potential.look(2, origin, origin, large, small, pairs)
+        assert potential.worst_growth == pytest.approx(0.25 * 9 * (2.25 + 0.25) - 0.25 * 4)
         assert not potential_certificate(potential.worst_growth, 2, ()).holds
-        potential.look(3, np.zeros(2), small * np.nan, small, (1e-16, 1e-16))
+        potential.look(3, origin, origin, small * np.nan, small, pairs)
+        potential.look(4, origin, origin, small, small, pairs)
         assert not potential_certificate(potential.worst_growth, 3, ()).holds
+        assert math.isnan(potential.worst_growth)
+
+    def test_sums_of_one_pass(self):
+        from assay.games.goma_certificate import _potential_sums
+
+        a, b, c, d = np.random.default_rng(0).normal(size=(4, 1000))
+        sums = [
+            np.dot(p, q) for p, q in ((a - c, b - d), (a - c, a - c), (b - d, b - d), (a, a), (b, b), (c, c), (d, d))
+        ]
+        np.testing.assert_allclose(pair_sums(a, b, c, d), sums, rtol=1e-12)
+        sums = [np.dot(p, q) for p, q in ((c, a - b), (c, c), (c - d, c - d), (a - b, a - b), (a, a), (b, b))]
+        np.testing.assert_allclose(_potential_sums(a, b, c, d), sums, rtol=1e-12)
+
+    def test_what_underflows_is_not_held_against_an_operator(self):
+        pairs = PairCheck(1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for scale in (1e-100, 1e-160, 1e-200, 5e-324):
+                pairs.look(scale * np.ones(2), scale * ROTATION @ np.ones(2), np.zeros(2), np.zeros(2))
+        assert (pairs.n_not_monotone, pairs.n_not_lipschitz) == (0, 0)
 
     def test_a_step_that_is_too_long_breaks_the_potential(self):
         result = goma(rotate, [1.0, 1.0], 1.0, n_iter=100, step_size=1.5, allow_unproved=True, z_star=[0, 0])

@@ -34,20 +34,20 @@ class LayerCall(Protocol):
     central: bool
     statuses: tuple[str, ...]
     output_shape: tuple[int, int]
-    accurate: Bool[ndarray, "B"]
-    polished: Bool[ndarray, "B"]
-    capped: Bool[ndarray, "B"]
+    accurate: Bool[ndarray, " B"]
+    polished: Bool[ndarray, " B"]
+    capped: Bool[ndarray, " B"]
     upstream: Float[ndarray, "B outputs"] | None
-    iterations: Int[ndarray, "B"]
+    iterations: Int[ndarray, " B"]
     exact_in_delta: bool
 
-    def measured(self) -> dict[str, Float[ndarray, "B"]]:
+    def measured(self) -> dict[str, Float[ndarray, " B"]]:
         """Optimality residual, smallest singular value, margin and number of active constraints."""
 
-    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "n"]:
+    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, " n"]:
         """The gradient by all parameters, in a row."""
 
-    def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, "n"]:
+    def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, " n"]:
         """The same by implicit differentiation with a dense system."""
 
 
@@ -87,15 +87,15 @@ class FFOCertificate(Result):
         Relative distance to implicit differentiation; nan unless it was asked for.
     """
 
-    kkt_residual: Float[ndarray, "B"]
-    independence: Float[ndarray, "B"]
-    margin: Float[ndarray, "B"]
-    n_active: Int[ndarray, "B"]
-    doubtful: Bool[ndarray, "B"]
+    kkt_residual: Float[ndarray, " B"]
+    independence: Float[ndarray, " B"]
+    margin: Float[ndarray, " B"]
+    n_active: Int[ndarray, " B"]
+    doubtful: Bool[ndarray, " B"]
     differentiable: str
     statuses: tuple[str, ...]
-    polished: Bool[ndarray, "B"]
-    iterations: Int[ndarray, "B"]
+    polished: Bool[ndarray, " B"]
+    iterations: Int[ndarray, " B"]
     delta: float
     halving_ratio: float
     order: float
@@ -177,9 +177,7 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
     )
     certificates = [
         Certificate("optimality residual of the forward solution", measured["residual"].max(), tol, "<=", assumptions),
-        Certificate(
-            "smallest singular value of the active constraints", measured["independence"].min(), STRICT, ">="
-        ),
+        Certificate("smallest singular value of the active constraints", measured["independence"].min(), STRICT, ">="),
         Certificate("strict complementarity: largest of slack and multiplier", measured["margin"].min(), STRICT, ">="),
     ]
     smooth = (
@@ -232,6 +230,6 @@ def _halving(
     return Certificate(statement, ratio, promised, ">=", assumptions), ratio, changes[0]
 
 
-def _size(gradient: Float[ndarray, "n"], upstream: Float[ndarray, "B outputs"]) -> float:
+def _size(gradient: Float[ndarray, " n"], upstream: Float[ndarray, "B outputs"]) -> float:
     """What differences of gradients are relative to: a gradient of 0 is known to rounding of the upstream one."""
     return max(float(np.linalg.norm(gradient)), 1e-6 * float(np.linalg.norm(upstream)), 1e-300)

@@ -46,8 +46,8 @@ class ConeSolution:
         Whether the solver says that it met its tolerances.
     """
 
-    point: Float[ndarray, "N"]
-    dual: Float[ndarray, "M"]
+    point: Float[ndarray, " N"]
+    dual: Float[ndarray, " M"]
     status: str
     accurate: bool
 

@@ -31,8 +31,8 @@ class _Pattern:
     """A sparse matrix whose entries are affine in the parameters."""
 
     entries: sp.csr_array
-    rows: Int[ndarray, "nnz"]
-    columns: Int[ndarray, "nnz"]
+    rows: Int[ndarray, " nnz"]
+    columns: Int[ndarray, " nnz"]
     shape: tuple[int, int]
 
     @classmethod
@@ -46,7 +46,7 @@ class _Pattern:
         columns = np.repeat(np.arange(pointers.size - 1), np.diff(pointers))
         return cls(sp.csr_array(reduced.reduced_mat), np.asarray(indices, dtype=int), columns, shape)
 
-    def matrix(self, parameters: Float[ndarray, "p"]) -> sp.csc_array:
+    def matrix(self, parameters: Float[ndarray, " p"]) -> sp.csc_array:
         """The matrix."""
         return sp.csc_array((self.entries @ parameters, (self.rows, self.columns)), shape=self.shape)
 
@@ -67,15 +67,15 @@ class DataGradient:
         The same for the quadratic form.
     """
 
-    linear: Float[ndarray, "N"]
+    linear: Float[ndarray, " N"]
     left: Float[ndarray, "M r"]
     right: Float[ndarray, "r N"]
-    offset: Float[ndarray, "M"]
+    offset: Float[ndarray, " M"]
     quadratic_left: Float[ndarray, "N r2"]
     quadratic_right: Float[ndarray, "r2 N"]
 
     @classmethod
-    def of_move(cls, point: Float[ndarray, "N"], dual: Float[ndarray, "M"], move: Move) -> DataGradient:
+    def of_move(cls, point: Float[ndarray, " N"], dual: Float[ndarray, " M"], move: Move) -> DataGradient:
         """The finite difference that a move of the ghost problem gives."""
         step, turn, multipliers = (part / move.delta for part in (move.step, move.turn, move.multipliers))
         shifted = point + move.step
@@ -91,10 +91,10 @@ class DataGradient:
     @classmethod
     def of_solutions(
         cls,
-        point: Float[ndarray, "N"],
-        dual: Float[ndarray, "M"],
-        shifted: Float[ndarray, "N"],
-        shifted_dual: Float[ndarray, "M"],
+        point: Float[ndarray, " N"],
+        dual: Float[ndarray, " M"],
+        shifted: Float[ndarray, " N"],
+        shifted_dual: Float[ndarray, " M"],
         delta: float,
     ) -> DataGradient:
         """The finite difference between two solutions of the problem itself."""
@@ -112,7 +112,7 @@ class CompiledProblem:
         In the order in which tensors come in and go out.
     """
 
-    def __init__(self, problem: Any, parameters: Sequence[Any], variables: Sequence[Any]):
+    def __init__(self, problem: Any, parameters: Any, variables: Any):
         cp = import_extra("cvxpy", extra="cvxpy")
         _check_problem(cp, problem, parameters, variables)
         data, chain, _ = problem.get_problem_data("CLARABEL", solver_opts={"use_quad_obj": True})
@@ -146,7 +146,7 @@ class CompiledProblem:
             parts[self._places[index]] = own
         return torch.cat([*parts, torch.ones(batch, 1, dtype=torch.float64)], dim=1)
 
-    def program(self, parameters: Float[ndarray, "p"]) -> ConeProgram:
+    def program(self, parameters: Float[ndarray, " p"]) -> ConeProgram:
         """The cone program of one parameter vector."""
         matrix = self.matrix.matrix(parameters)
         return ConeProgram(
@@ -161,7 +161,7 @@ class CompiledProblem:
         """The user's variables, each in rows."""
         return np.ascontiguousarray((self._recovery @ points.T).T)
 
-    def upstream(self, gradient: Float[ndarray, "outputs"]) -> Float[ndarray, "N"]:
+    def upstream(self, gradient: Float[ndarray, " outputs"]) -> Float[ndarray, " N"]:
         """Gradient with respect to the point, from that with respect to the variables."""
         return self._recovery.T @ gradient
 
@@ -173,7 +173,7 @@ class CompiledProblem:
             for part, shape in zip(outputs.split(sizes, dim=1), self.shapes, strict=True)
         ]
 
-    def to_parameters(self, gradient: DataGradient) -> Float[ndarray, "p"]:
+    def to_parameters(self, gradient: DataGradient) -> Float[ndarray, " p"]:
         """Chain rule through the affine maps."""
         rows, columns = self.matrix.rows, self.matrix.columns
         constant = columns == self.matrix.shape[1] - 1
@@ -191,7 +191,7 @@ class CompiledProblem:
         return total
 
 
-def _check_problem(cp: Any, problem: Any, parameters: Sequence[Any], variables: Sequence[Any]) -> None:
+def _check_problem(cp: Any, problem: Any, parameters: Any, variables: Any) -> None:
     if not isinstance(problem, cp.Problem):
         raise TypeError(f"problem must be a cvxpy.Problem, got {type(problem).__name__}")
     for name, several, kind in (("parameters", parameters, cp.Parameter), ("variables", variables, cp.Variable)):
@@ -263,7 +263,5 @@ def _recovery(program: Any, chain: Any, variables: Sequence[Any]) -> sp.csr_arra
             kept, place = np.arange(shape[0]) * (shape[0] + 1), np.arange(shape[0])
         else:
             kept, place = np.arange(size), np.arange(size).reshape(shape, order="F").ravel()
-        parts.append(
-            sp.csr_array((np.ones(kept.size), (kept, start + place)), shape=(size, program.x.size))
-        )
+        parts.append(sp.csr_array((np.ones(kept.size), (kept, start + place)), shape=(size, program.x.size)))
     return sp.csr_array(sp.vstack(parts))

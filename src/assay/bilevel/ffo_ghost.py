@@ -17,13 +17,8 @@ import scipy.sparse as sp
 from jaxtyping import Float
 from numpy import ndarray
 
-from assay.bilevel.ffo_cones import (
-    ActiveRule,
-    ConeProgram,
-    FaceSet,
-    find_faces,
-    program_residual,
-)
+from assay.bilevel.ffo_cones import ConeProgram, program_residual
+from assay.bilevel.ffo_faces import ActiveRule, FaceSet, find_faces
 
 __all__ = ["Ghost", "Move", "NotUniqueError", "dense_move", "polished"]
 
@@ -54,9 +49,8 @@ class _System:
             self._solve = lambda right: scipy.linalg.lu_solve(factor, right, check_finite=False)
         else:
             self._solve = sp.linalg.splu(shifted, permc_spec="COLAMD").solve
-        self._memory = n + e
 
-    def solve(self, right: Float[ndarray, "size"], steps: int = 30) -> Float[ndarray, "size"]:
+    def solve(self, right: Float[ndarray, " size"], steps: int = 30) -> Float[ndarray, " size"]:
         """A solution, by refinement until the residual is at rounding level or no longer falls."""
         found = self._solve(right)
         size = float(np.abs(right).max(initial=0.0))
@@ -91,9 +85,9 @@ class Move:
     """
 
     delta: float
-    step: Float[ndarray, "N"]
-    multipliers: Float[ndarray, "M"]
-    turn: Float[ndarray, "M"]
+    step: Float[ndarray, " N"]
+    multipliers: Float[ndarray, " M"]
+    turn: Float[ndarray, " M"]
 
 
 @dataclass(eq=False)
@@ -111,8 +105,8 @@ class Ghost:
     """
 
     program: ConeProgram
-    point: Float[ndarray, "N"]
-    dual: Float[ndarray, "M"]
+    point: Float[ndarray, " N"]
+    dual: Float[ndarray, " M"]
     faces: FaceSet
     _system: _System | None = field(default=None, init=False, repr=False)
 
@@ -120,13 +114,13 @@ class Ghost:
         self.slack = self.program.slack(self.point)
         self.frozen = [face.multiplier(self.dual[face.rows]) for face in self.faces.curved]
 
-    def equations(self, slack: Float[ndarray, "M"]) -> sp.csr_array:
+    def equations(self, slack: Float[ndarray, " M"]) -> sp.csr_array:
         """Rows of the tangent plane."""
         parts = [self.program.matrix[self.faces.flat]]
         parts += [sp.csr_array(f.tangent(slack[f.rows])) @ self.program.matrix[f.rows] for f in self.faces.curved]
         return sp.vstack(parts, format="csr")
 
-    def form(self, slack: Float[ndarray, "M"], multipliers: list[Float[ndarray, "..."]]) -> sp.csc_array:
+    def form(self, slack: Float[ndarray, " M"], multipliers: list[Float[ndarray, " ..."]]) -> sp.csc_array:
         """Second derivative of the Lagrangian with these multipliers of the curved faces."""
         total = self.program.quadratic
         for face, multiplier in zip(self.faces.curved, multipliers, strict=True):
@@ -140,7 +134,7 @@ class Ghost:
             self._system = _System(self.form(self.slack, self.frozen), self.equations(self.slack))
         return self._system
 
-    def row_multipliers(self, multipliers: Float[ndarray, "e"]) -> Float[ndarray, "M"]:
+    def row_multipliers(self, multipliers: Float[ndarray, " e"]) -> Float[ndarray, " M"]:
         """Multipliers of the tangent plane as a dual vector."""
         rows = np.zeros(self.program.offset.size)
         rows[self.faces.flat] = multipliers[: self.faces.flat.size]
@@ -150,14 +144,14 @@ class Ghost:
             at += face.size
         return rows
 
-    def turned(self, slack: Float[ndarray, "M"]) -> Float[ndarray, "M"]:
+    def turned(self, slack: Float[ndarray, " M"]) -> Float[ndarray, " M"]:
         """Change of the frozen dual on curved faces, from the solution to another slack."""
         rows = np.zeros(slack.size)
         for face, multiplier in zip(self.faces.curved, self.frozen, strict=True):
             rows[face.rows] = face.dual(slack[face.rows], multiplier) - face.dual(self.slack[face.rows], multiplier)
         return rows
 
-    def move(self, upstream: Float[ndarray, "N"], delta: float) -> Move:
+    def move(self, upstream: Float[ndarray, " N"], delta: float) -> Move:
         """Solve the perturbed ghost problem.
 
         Newton's method with the system at the solution, which contracts by a factor of the order of ``delta`` per
@@ -175,7 +169,7 @@ class Ghost:
             delta *= 0.5  # outside the reach of the linearisation
         raise NotUniqueError("the ghost problem has no solution near the solution of the inner problem")
 
-    def _move(self, upstream: Float[ndarray, "N"], delta: float) -> Move | None:
+    def _move(self, upstream: Float[ndarray, " N"], delta: float) -> Move | None:
         system, n = self.system(), self.point.size
         push = delta * upstream
         right = np.concatenate([-push, np.zeros(self.faces.size)])
@@ -207,7 +201,7 @@ class Ghost:
         return Move(delta, found[:n], self.row_multipliers(found[n:]), turn)
 
 
-def dense_move(ghost: Ghost, upstream: Float[ndarray, "N"]) -> Move:
+def dense_move(ghost: Ghost, upstream: Float[ndarray, " N"]) -> Move:
     """The limit of moves over ``delta`` as it goes to 0, by least squares with the dense system.
 
     This is implicit differentiation; it shares no factorisation with the layer and is there to check it.
@@ -249,7 +243,7 @@ def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 
     before = program_residual(program, point, ghost.dual)
     best, least = None, max(before)
 
-    def dual_of(slack: Float[ndarray, "M"]) -> Float[ndarray, "M"]:
+    def dual_of(slack: Float[ndarray, " M"]) -> Float[ndarray, " M"]:
         dual = np.zeros(slack.size)
         dual[faces.flat] = flat
         for face, multiplier in zip(faces.curved, multipliers, strict=True):

@@ -12,149 +12,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.bilevel.ffo_cone_solvers import solve_cone_program
-from assay.bilevel.ffo_cones import ActiveRule, SecondOrderFace, find_faces, program_residual
-from assay.bilevel.ffo_cvxpy import CompiledProblem, DataGradient
-from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move, polished
+from assay.bilevel.ffo_cvxpy import CompiledProblem
+from assay.bilevel.ffo_faces import ActiveRule, find_faces
+from assay.bilevel.ffo_ghost import Ghost, polished
+from assay.bilevel.ffo_record import Instance, LayerRecord
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["FFOLayer"]
-
-_LARGEST_DENSE = 300
-
-
-@dataclass(frozen=True, eq=False)
-class _Instance:
-    """One solved instance."""
-
-    index: int
-    ghost: Ghost
-    status: str
-    accurate: bool
-    polished: bool
-
-
-@dataclass(eq=False)
-class _Call:
-    """What is needed for the backward pass of a call, and to certify it."""
-
-    compiled: CompiledProblem
-    instances: list[_Instance]
-    delta: float
-    central: bool
-    resolve: bool
-    solve: Callable[..., _Instance]
-    run: Callable[..., list[Any]]
-    upstream: Float[ndarray, "B outputs"] | None = field(default=None)
-
-    @property
-    def statuses(self) -> tuple[str, ...]:
-        return tuple(instance.status for instance in self.instances)
-
-    @property
-    def accurate(self) -> Bool[ndarray, "B"]:
-        return np.array([instance.accurate for instance in self.instances])
-
-    @property
-    def polished(self) -> Bool[ndarray, "B"]:
-        return np.array([instance.polished for instance in self.instances])
-
-    @property
-    def capped(self) -> Bool[ndarray, "B"]:
-        return np.array([instance.ghost.faces.capped for instance in self.instances])
-
-    @property
-    def iterations(self) -> Int[ndarray, "B"]:
-        return np.zeros(len(self.instances), dtype=int)
-
-    @property
-    def output_shape(self) -> tuple[int, int]:
-        return len(self.instances), sum(int(np.prod(shape)) for shape in self.compiled.shapes)
-
-    @property
-    def exact_in_delta(self) -> bool:
-        flat = not any(instance.ghost.faces.curved for instance in self.instances)
-        return flat and self.central and not self.resolve
-
-    def measured(self) -> dict[str, Float[ndarray, "B"]]:
-        columns: dict[str, list[float]] = {"residual": [], "independence": [], "margin": [], "n_active": []}
-        for instance in self.instances:
-            ghost = instance.ghost
-            columns["residual"].append(max(program_residual(ghost.program, ghost.point, ghost.dual)))
-            rows = ghost.equations(ghost.slack).toarray()
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            rows = rows / np.where(norms > 0, norms, 1.0)
-            least = np.inf if not len(rows) else float(np.linalg.svd(rows, compute_uv=False)[-1])
-            columns["independence"].append(0.0 if len(rows) > rows.shape[1] else least)
-            columns["margin"].append(ghost.faces.margin if ghost.faces.known else 0.0)
-            columns["n_active"].append(ghost.faces.size)
-        return {name: np.array(column, dtype=float) for name, column in columns.items()}
-
-    def gradients(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "B p"]:
-        """Gradients by the parameter vectors."""
-
-        def of(instance: _Instance) -> Float[ndarray, "p"]:
-            sides = (delta, -delta) if self.central else (delta,)
-            return np.mean([self._one_side(instance, upstream[instance.index], side) for side in sides], axis=0)
-
-        return np.stack(self.run(of, self.instances))
-
-    def _one_side(self, instance: _Instance, upstream: Float[ndarray, "outputs"], delta: float) -> Float[ndarray, "p"]:
-        direction, ghost = self.compiled.upstream(upstream), instance.ghost
-        if not direction.any():
-            return np.zeros(self.compiled.n_parameters)
-        if self.resolve or _face_in_doubt(ghost):
-            again = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True)
-            other = again.ghost
-            found = DataGradient.of_solutions(ghost.point, ghost.dual, other.point, other.dual, delta)
-        else:
-            try:
-                found = DataGradient.of_move(ghost.point, ghost.dual, ghost.move(direction, delta))
-            except NotUniqueError as error:
-                raise ValueError(f"variables must have unique solutions, got instance {instance.index}: {error}") from error
-        return self.compiled.to_parameters(found)
-
-    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "n"]:
-        return self.gradients(upstream, delta)[:, :-1].ravel()  # the last entry belongs to the constant
-
-    def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, "n"]:
-        found = []
-        for instance, row in zip(self.instances, upstream, strict=True):
-            ghost = instance.ghost
-            if ghost.point.size > _LARGEST_DENSE:
-                raise ValueError(
-                    f"check_gradient must have at most {_LARGEST_DENSE} unknowns, got {ghost.point.size} in cone form"
-                )
-            move = dense_move(ghost, self.compiled.upstream(row))
-            # The limit of the differences: terms of second order are left out.
-            gradient = DataGradient(
-                move.step,
-                np.column_stack([move.turn + move.multipliers, ghost.dual]),
-                np.stack([ghost.point, move.step]),
-                -(move.turn + move.multipliers),
-                move.step[:, None],
-                ghost.point[None],
-            )
-            found.append(self.compiled.to_parameters(gradient)[:-1])
-        return np.concatenate(found)
-
-
-def _face_in_doubt(ghost: Ghost) -> bool:
-    """Whether a cone other than a bound or a second-order cone has no face that is known for sure."""
-    if not ghost.faces.known:
-        return True
-    hard = any(not isinstance(face, SecondOrderFace) for face in ghost.faces.curved)
-    return hard and ghost.faces.margin < 1e-6
 
 
 class _Solve(torch.autograd.Function):
@@ -183,14 +57,14 @@ class FFOLayer(torch.nn.Module):
     .. math:: y^*(x) = \arg\min_y g(x, y) \quad \text{subject to}\quad h(x, y) \le 0,\; e(x, y) = 0
 
     and its backward pass multiplies an upstream gradient :math:`c` by the transposed Jacobian of :math:`y^*`. With the
-    duals :math:`\lambda^*, \nu^*` frozen, :math:`\tilde g = g + \lambda^{*\top} h + \nu^{*\top} e` is minimised together
-    with :math:`\delta\, c^\top y` over the tangent of the active constraints, at the cost of one system of equations,
-    and
+    duals :math:`\lambda^*, \nu^*` frozen, :math:`\tilde g = g + \lambda^{*\top} h + \nu^{*\top} e` is minimised
+    together with :math:`\delta\, c^\top y` over the tangent of the active constraints, at the cost of one system of
+    equations, and
 
     .. math::
 
-        v = \tfrac1\delta\, \nabla_x \bigl( \tilde g(x, y_\delta) + \lambda_\delta^\top \tilde h(x, y^*) - \tilde g(x, y^*)
-        \bigr), \qquad \|v - (\partial y^* / \partial x)^\top c\| = O(\delta).
+        v = \tfrac1\delta\, \nabla_x \bigl( \tilde g(x, y_\delta) + \lambda_\delta^\top \tilde h(x, y^*)
+        - \tilde g(x, y^*) \bigr), \qquad \|v - (\partial y^* / \partial x)^\top c\| = O(\delta).
 
     It is called like ``cvxpylayers.torch.CvxpyLayer``.
 
@@ -275,16 +149,16 @@ class FFOLayer(torch.nn.Module):
     def __init__(
         self,
         problem: Any,
-        parameters: Sequence[Any],
-        variables: Sequence[Any],
+        parameters: Any,
+        variables: Any,
         alpha: float = 100.0,
         active: str = "compare",
-        polish: bool = True,
+        polish: Any = True,
         dual_cutoff: float = 1e-3,
         slack_tol: float = 1e-8,
-        solver: str = "CLARABEL",
-        solver_args: Mapping[str, Any] | None = None,
-        backward_solver: str | None = None,
+        solver: Any = "CLARABEL",
+        solver_args: Any = None,
+        backward_solver: Any = None,
         difference: str = "central",
         cone_mode: str = "tangent",
         max_workers: int = 1,
@@ -294,16 +168,18 @@ class FFOLayer(torch.nn.Module):
         self._rule = active_rule(active, slack_tol, dual_cutoff)
         self.polish = check_flag(polish, "polish")
         self.solver = _check_solver(solver, "solver")
-        self.backward_solver = self.solver if backward_solver is None else _check_solver(backward_solver, "backward_solver")
+        self.backward_solver = (
+            self.solver if backward_solver is None else _check_solver(backward_solver, "backward_solver")
+        )
         self.solver_args = _check_options(solver_args)
         self.difference = check_choice(difference, "difference", ("central", "forward"))
         self.cone_mode = check_choice(cone_mode, "cone_mode", ("tangent", "resolve"))
         self.max_workers = check_integer(max_workers, "max_workers", minimum=1)
         self._compiled = CompiledProblem(problem, parameters, variables)
-        self._last_call: _Call | None = None
+        self._last_call: LayerRecord | None = None
         self._warned = False
 
-    def forward(self, *params: Any, solver_args: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
+    def forward(self, *params: Any, solver_args: Any = None) -> tuple[Tensor, ...]:
         """Solve.
 
         Parameters
@@ -333,7 +209,8 @@ class FFOLayer(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Options that matter, for ``print``."""
-        return f"alpha={self.alpha:g}, difference={self.difference!r}, cone_mode={self.cone_mode!r}, solver={self.solver!r}"
+        options = f"difference={self.difference!r}, cone_mode={self.cone_mode!r}, solver={self.solver!r}"
+        return f"alpha={self.alpha:g}, {options}"
 
     def _run(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         if self.max_workers == 1 or len(items) == 1:
@@ -341,20 +218,20 @@ class FFOLayer(torch.nn.Module):
         with ThreadPoolExecutor(self.max_workers) as pool:
             return list(pool.map(work, items))
 
-    def _solved(self, parameters: Float[ndarray, "B p"], options: Mapping[str, Any]) -> _Call:
+    def _solved(self, parameters: Float[ndarray, "B p"], options: Mapping[str, Any]) -> LayerRecord:
         compiled, rule, keep = self._compiled, self._rule, self.polish
         solvers = {False: self.solver, True: self.backward_solver}
 
-        def solve(index: int, program: Any, backward: bool = False) -> _Instance:
+        def solve(index: int, program: Any, backward: bool = False) -> Instance:
             # options are in the words of the first solver
             used = options if solvers[backward] == solvers[False] else {}
             solution = solve_cone_program(program, solvers[backward], used, index)
             faces = find_faces(program, program.slack(solution.point), solution.dual, rule)
             ghost = Ghost(program, solution.point, solution.dual, faces)
             better = polished(ghost, rule) if keep else None
-            return _Instance(index, better or ghost, solution.status, solution.accurate, better is not None)
+            return Instance(index, better or ghost, solution.status, solution.accurate, better is not None)
 
-        def of(index: int) -> _Instance:
+        def of(index: int) -> Instance:
             return solve(index, compiled.program(parameters[index]))
 
         instances = self._run(of, range(len(parameters)))
@@ -367,7 +244,7 @@ class FFOLayer(torch.nn.Module):
                 UserWarning,
                 stacklevel=5,
             )
-        return _Call(
+        return LayerRecord(
             compiled,
             instances,
             1.0 / self.alpha,
@@ -442,7 +319,9 @@ def _check_values(tensor: Tensor, parameter: Any, index: int) -> None:
     if any(attributes[name] for name in ("symmetric", "PSD", "NSD")):
         apart = float((tensor - tensor.mT).abs().max())
         if apart > 1e-5 * (1.0 + float(tensor.abs().max())):
-            raise ValueError(f"params[{index}] must be symmetric, as it was declared, got entries that differ by {apart:g}")
+            raise ValueError(
+                f"params[{index}] must be symmetric, as it was declared, got entries that differ by {apart:g}"
+            )
         sign = 1.0 if attributes["PSD"] else -1.0
         if attributes["PSD"] or attributes["NSD"]:
             least = float(torch.linalg.eigvalsh(sign * 0.5 * (tensor + tensor.mT).double()).min())

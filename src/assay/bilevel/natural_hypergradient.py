@@ -222,6 +222,16 @@ class NaturalHypergradient:
         """The solution that the last hypergradient was made of."""
         return self._require_last()["w"]
 
+    def last_point(self) -> dict[str, Any]:
+        """Where the last hypergradient was evaluated and what it was made of.
+
+        Returns
+        -------
+        dict
+            ``theta`` and ``v`` (lists of tensors), ``grad`` (outer gradient by theta), ``w``, and ``hypergradient``.
+        """
+        return {name: self._require_last()[name] for name in ("theta", "v", "grad", "w", "hypergradient")}
+
     @property
     def outer_loss(self) -> float:
         """Outer loss at the last hypergradient."""
@@ -260,6 +270,10 @@ class NaturalHypergradient:
         self._recent.append(batch)
         self.n_inner += 1
         return loss
+
+    def clear_batches(self) -> None:
+        """Forget the batches of inner steps that are kept for the mixed derivative."""
+        self._recent = []
 
     def inner_gradient(self, batch: Any, *, observe: bool = True) -> float:
         """As :meth:`inner_step` without counting a step, for optimizers that evaluate a closure several times.

@@ -59,13 +59,13 @@ class QuadraticForm:
         except np.linalg.LinAlgError:
             raise _not_semidefinite(float(np.linalg.eigvalsh(self.matrix)[0])) from None
 
-    def on(self, free: Int[ndarray, "k"]) -> QuadraticForm:
+    def on(self, free: Int[ndarray, " k"]) -> QuadraticForm:
         """The principal submatrix."""
         if free.size == len(self.matrix):
             return self
         return QuadraticForm(self.matrix[np.ix_(free, free)], self.eps)
 
-    def times(self, vector: Float[ndarray, "n"]) -> Float[ndarray, "n"]:
+    def times(self, vector: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
         """Product with the matrix itself."""
         return self.diagonal * vector if self.is_diagonal else self.matrix @ vector
 
@@ -75,7 +75,7 @@ class QuadraticForm:
             return columns / np.sqrt(self._pivots)[:, None]
         return scipy.linalg.solve_triangular(self._lower, columns, lower=True, check_finite=False)
 
-    def unwhitened(self, vector: Float[ndarray, "n"]) -> Float[ndarray, "n"]:
+    def unwhitened(self, vector: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
         """The inverse of the transposed factor times a vector."""
         if self.is_diagonal:
             return vector / np.sqrt(self._pivots)
@@ -96,7 +96,7 @@ class SingleRows:
         Column of the entry, -1 for a row with none or several.
     """
 
-    column: Int[ndarray, "rows"]
+    column: Int[ndarray, " rows"]
 
     @classmethod
     def of(cls, matrix: Float[ndarray, "rows n"]) -> SingleRows:
@@ -125,8 +125,8 @@ class EqualitySystem:
         self,
         form: QuadraticForm,
         rows: Float[ndarray, "all n"],
-        columns: Int[ndarray, "all"],
-        picked: Int[ndarray, "r"],
+        columns: Int[ndarray, " all"],
+        picked: Int[ndarray, " r"],
     ):
         self.form = form
         n = len(form.matrix)
@@ -168,20 +168,20 @@ class EqualitySystem:
             return True
         return bool(np.linalg.eigvalsh(basis.T @ self._sub.matrix @ basis)[0] > 1e-9 * self.form.scale)
 
-    def _apply(self, point: Float[ndarray, "n"]) -> Float[ndarray, "r"]:
+    def _apply(self, point: Float[ndarray, " n"]) -> Float[ndarray, " r"]:
         values = np.empty(self.size)
         values[self._singles] = self._single_values * point[self._single_columns]
         values[self._others] = self._dense @ point
         return values
 
-    def _adjoint(self, multipliers: Float[ndarray, "r"]) -> Float[ndarray, "n"]:
+    def _adjoint(self, multipliers: Float[ndarray, " r"]) -> Float[ndarray, " n"]:
         total = multipliers[self._others] @ self._dense
         np.add.at(total, self._single_columns, self._single_values * multipliers[self._singles])
         return total
 
     def solve(
-        self, linear: Float[ndarray, "n"], target: Float[ndarray, "r"] | None = None
-    ) -> tuple[Float[ndarray, "n"], Float[ndarray, "r"]]:
+        self, linear: Float[ndarray, " n"], target: Float[ndarray, " r"] | None = None
+    ) -> tuple[Float[ndarray, " n"], Float[ndarray, " r"]]:
         """Minimiser and multipliers, refined until the residual is at rounding level or no longer falls."""
         target = np.zeros(self.size) if target is None else target
         point, multipliers = self._once(linear, target)
@@ -201,8 +201,8 @@ class EqualitySystem:
         return best
 
     def _once(
-        self, linear: Float[ndarray, "n"], target: Float[ndarray, "r"]
-    ) -> tuple[Float[ndarray, "n"], Float[ndarray, "r"]]:
+        self, linear: Float[ndarray, " n"], target: Float[ndarray, " r"]
+    ) -> tuple[Float[ndarray, " n"], Float[ndarray, " r"]]:
         point, multipliers = np.zeros(linear.size), np.zeros(target.size)
         point[self._pinned] = target[self._pins] / self._values
         moved = bool(point.any())
@@ -235,7 +235,7 @@ class _SafeInverse:
         except np.linalg.LinAlgError:
             self._pseudo = np.linalg.pinv(gram, rcond=1e-12, hermitian=True)
 
-    def solve(self, right: Float[ndarray, "k"]) -> Float[ndarray, "k"]:
+    def solve(self, right: Float[ndarray, " k"]) -> Float[ndarray, " k"]:
         if self._pseudo is not None:
             return self._pseudo @ right
         return scipy.linalg.cho_solve((self._factor, True), right, check_finite=False) if right.size else right
@@ -244,10 +244,10 @@ class _SafeInverse:
 def first_order_move(
     form: QuadraticForm,
     rows: Float[ndarray, "r n"],
-    linear: Float[ndarray, "n"],
+    linear: Float[ndarray, " n"],
     tol: float,
     max_iter: int,
-) -> tuple[Float[ndarray, "n"], Float[ndarray, "r"], int, float]:
+) -> tuple[Float[ndarray, " n"], Float[ndarray, " r"], int, float]:
     r"""The same minimiser without a factor of the form, for ``t = 0``: accelerated gradients on the null space.
 
     The momentum starts anew when it points uphill, so that strong convexity need not be known.
@@ -275,7 +275,7 @@ def first_order_move(
     rank = int(np.count_nonzero(pivots > 1e-12 * pivots.max(initial=0.0)))
     basis = basis[:, :rank]
 
-    def project(vector: Float[ndarray, "n"]) -> Float[ndarray, "n"]:
+    def project(vector: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
         return vector - basis @ (basis.T @ vector)
 
     size = max(float(np.linalg.norm(linear)), 1e-300)
@@ -301,7 +301,7 @@ def first_order_move(
     return trial, multipliers, steps, residual
 
 
-def _largest(form: QuadraticForm, project: object, start: Float[ndarray, "n"]) -> float:
+def _largest(form: QuadraticForm, project: object, start: Float[ndarray, " n"]) -> float:
     """Upper estimate of the largest eigenvalue on the null space, by power iteration."""
     vector = project(start + np.cos(np.arange(start.size)))  # type: ignore[operator]
     estimate = 0.0

@@ -43,9 +43,9 @@ class QPSolution:
         Whether it met its tolerances.
     """
 
-    point: Float[ndarray, "n"]
-    multipliers: Float[ndarray, "m"]
-    equality_multipliers: Float[ndarray, "p"]
+    point: Float[ndarray, " n"]
+    multipliers: Float[ndarray, " m"]
+    equality_multipliers: Float[ndarray, " p"]
     status: str
     accurate: bool
 
@@ -56,8 +56,8 @@ class QPSolver:
     Parameters
     ----------
     solver : {"clarabel", "osqp"} or callable
-        A callable is given ``(Q, q, G, h, A, b)`` as numpy arrays and returns minimiser, multipliers of the inequalities
-        and of the equations.
+        A callable is given ``(Q, q, G, h, A, b)`` as numpy arrays and returns minimiser, multipliers of the
+        inequalities and of the equations.
     solver_args : mapping
         Options in the words of the solver.
     Q, G, A : numpy.ndarray of shape (n, n), (m, n) and (p, n)
@@ -80,7 +80,7 @@ class QPSolver:
             self._rows = sp.csc_matrix(np.vstack([A, G]))
 
     def solve(
-        self, q: Float[ndarray, "n"], h: Float[ndarray, "m"], b: Float[ndarray, "p"], instance: int
+        self, q: Float[ndarray, " n"], h: Float[ndarray, " m"], b: Float[ndarray, " p"], instance: int
     ) -> QPSolution:
         """Solve one instance.
 
@@ -105,7 +105,7 @@ class QPSolver:
         )
 
     def _by_clarabel(
-        self, q: Float[ndarray, "n"], h: Float[ndarray, "m"], b: Float[ndarray, "p"], instance: int
+        self, q: Float[ndarray, " n"], h: Float[ndarray, " m"], b: Float[ndarray, " p"], instance: int
     ) -> QPSolution:
         right = np.concatenate([b, h])
         if self._prepared is None:
@@ -124,7 +124,7 @@ class QPSolver:
         return QPSolution(np.array(solution.x), dual[b.size :], dual[: b.size], status, accurate)
 
     def _by_osqp(
-        self, q: Float[ndarray, "n"], h: Float[ndarray, "m"], b: Float[ndarray, "p"], instance: int
+        self, q: Float[ndarray, " n"], h: Float[ndarray, " m"], b: Float[ndarray, " p"], instance: int
     ) -> QPSolution:
         upper, lower = np.concatenate([b, h]), np.concatenate([b, np.full(h.size, -np.inf)])
         if self._prepared is None:
@@ -141,7 +141,7 @@ class QPSolver:
         return QPSolution(np.array(solution.x), dual[b.size :], dual[: b.size], status, status == "solved")
 
     def _by_user(
-        self, q: Float[ndarray, "n"], h: Float[ndarray, "m"], b: Float[ndarray, "p"], instance: int
+        self, q: Float[ndarray, " n"], h: Float[ndarray, " m"], b: Float[ndarray, " p"], instance: int
     ) -> QPSolution:
         answer = self.solver(self.Q, q, self.G, h, self.A, b)
         if not isinstance(answer, tuple | list) or len(answer) != 3:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numba
 import numpy as np
 from jaxtyping import Float
 
@@ -24,6 +25,25 @@ Vector = Float[np.ndarray, " d"]
 
 # An expected value is exceeded this many times over with a probability of at most its inverse (Markov).
 MARKOV = 20.0
+
+
+@numba.njit(cache=True, fastmath={"reassoc", "contract"})
+def _potential_sums(z, anchor, value, old_gradient):  # type: ignore[no-untyped-def]
+    """What the potential and its rounding are made of, in one pass without copies.
+
+    The inner product of the operator with the way from the anchor; squared lengths of the operator, of its change, of
+    the way from the anchor, of the iterate, and of the anchor.
+    """
+    product = length = drift = distance = point = start = 0.0
+    for i in range(z.size):
+        way, change = z[i] - anchor[i], value[i] - old_gradient[i]
+        product += value[i] * way
+        length += value[i] * value[i]
+        drift += change * change
+        distance += way * way
+        point += z[i] * z[i]
+        start += anchor[i] * anchor[i]
+    return product, length, drift, distance, point, start
 
 
 class Potential:
@@ -51,37 +71,36 @@ class Potential:
         """The next value is of a new anchor, and not compared with the last."""
         self._last = None
 
-    def look(
-        self, k: int, from_anchor: Vector, value: Vector, old_gradient: Vector, rounding: tuple[float, float]
-    ) -> float:
+    def look(self, k: int, z: Vector, anchor: Vector, value: Vector, old_gradient: Vector, pairs: PairCheck) -> float:
         """The potential at iterate ``k``.
 
         Parameters
         ----------
         k : int
             Steps since the anchor was set.
-        from_anchor, value, old_gradient : numpy.ndarray of shape (d,)
-            The iterate less its anchor, the operator there, and at the last point of evaluation.
-        rounding : tuple of float
-            Error of the iterate and of the operator.
+        z, anchor, value, old_gradient : numpy.ndarray of shape (d,)
+            The iterate, its anchor, the operator at the iterate, and at the last point of evaluation.
+        pairs : PairCheck
+            Knows how far an evaluation may be off.
 
         Returns
         -------
         float
         """
+        product, *squares = _potential_sums(z, anchor, value, old_gradient)
         inner, square, change = self._preset.potential_weights(k, self._step_size)
-        drift = value - old_gradient
-        potential = inner * float(value @ from_anchor) + square * float(value @ value) + change * float(drift @ drift)
-        length, distance = float(np.linalg.norm(value)), float(np.linalg.norm(from_anchor))
-        of_point, of_value = rounding
+        potential = inner * product + square * squares[0] + change * squares[1]
+        length, drift, distance, point, start = (math.sqrt(entry) for entry in squares)
+        of_point = 4.0 * float(np.finfo(float).eps) * (point + start)
+        of_value = pairs.rounding(point, length, z.size)
         error = inner * (length * of_point + distance * of_value)
-        error += 2.0 * of_value * (square * length + change * float(np.linalg.norm(drift)))
+        error += 2.0 * of_value * (square * length + change * drift)
         error += (square + change) * of_value**2
-        if self._last is not None:
+        if math.isnan(potential):
+            self.worst_growth = math.nan
+        elif self._last is not None:
             before, error_before = self._last
-            self.worst_growth = max(self.worst_growth, potential - before - error - error_before)
-            if math.isnan(potential):
-                self.worst_growth = math.nan
+            self.worst_growth = float(np.maximum(self.worst_growth, potential - before - error - error_before))
         self._last = potential, error
         return potential
 
@@ -111,6 +130,8 @@ class Monitor:
         self.operator, self.pairs, self.potential = operator, pairs, potential
         self._callback = callback
         self._last: tuple[Vector, Vector] | None = None
+        self._spare: tuple[Vector, Vector] | None = None
+        self._old_gradient: Vector | None = None
         self._started, self._spent = time.perf_counter(), 0.0
         self.n_calls = 0
         self.rows: list[dict[str, Any]] = []
@@ -147,20 +168,20 @@ class Monitor:
         """
         entered = time.perf_counter()
         if old is not None:  # which a user's function may overwrite when it is called again
-            old = old[0], old[1].copy()
+            self._old_gradient = _copied(old[1], self._old_gradient)
+            old = old[0], self._old_gradient
         if value is None:
             value = self.operator(z, iteration)
             self.n_calls += 1
-        z, value = z.copy(), value.copy()
+        spare_z, spare_value = (None, None) if self._spare is None else self._spare
+        z, value = _copied(z, spare_z), _copied(value, spare_value)
         for point in (self._last, old):
             if point is not None and self.pairs is not None:
                 self.pairs.look(z, value, *point)
-        self._last = z, value
+        self._last, self._spare = (z, value), self._last
         potential = math.nan
         if self.potential is not None and self.pairs is not None and old is not None:
-            of_point = np.finfo(float).eps * 4.0 * float(np.linalg.norm(z) + np.linalg.norm(anchor))
-            rounding = of_point, self.pairs.rounding(z, value)
-            potential = self.potential.look(k, z - anchor, value, old[1], rounding)
+            potential = self.potential.look(k, z, anchor, value, old[1], self.pairs)
         row = {
             "iteration": iteration,
             "calls": n_calls,
@@ -177,8 +198,7 @@ class Monitor:
         """Take an iterate, with the operator there, as the new anchor."""
         if self.potential is not None and self.pairs is not None:
             self.potential.restart()
-            rounding = 0.0, self.pairs.rounding(z, value)
-            self.potential.look(0, np.zeros_like(z), value, value.copy(), rounding)
+            self.potential.look(0, z, z, value, value, self.pairs)
 
     def evaluate_anew(self, z: Vector) -> float:
         """Squared norm of the operator at the answer, apart from all that was recorded."""
@@ -189,6 +209,14 @@ class Monitor:
     def history(self) -> dict[str, np.ndarray]:
         """The rows as columns."""
         return {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
+
+
+def _copied(vector: Vector, into: Vector | None) -> Vector:
+    """A copy, in memory that is there already if it is: new memory for every check would cost more than the check."""
+    if into is None:
+        return vector.copy()
+    into[:] = vector
+    return into
 
 
 def residual_certificates(

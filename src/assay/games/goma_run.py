@@ -84,6 +84,7 @@ def iterate(
     z, anchor, gradient = start.copy(), start.copy(), value
     exact = exploration is not None
     point = z - (exploration or 0.0) * gradient
+    old_point = point.copy()
     n_calls = int(exact)
     stop = monitor.look(0, 0, z, anchor, (z, gradient) if exact else None, n_calls, gradient)
     k = 0
@@ -95,7 +96,8 @@ def iterate(
         last = iteration + 1 == stops.n_iter
         restart = k + 1 == stops.restart_every and not last
         looking = last or restart or (iteration + 1) % stops.check_every == 0
-        old_point = point.copy() if looking else point
+        if looking:
+            old_point[:] = point
         if not anchored_step(z, anchor, gradient, *weights(k), point):
             raise not_finite(iteration)
         k += 1

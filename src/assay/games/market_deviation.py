@@ -101,13 +101,14 @@ def best_uniform(market: DataMarket, lengths: Float[np.ndarray, "sellers prices"
     """As :func:`best_uniform_deviation`, of a profile that has been checked."""
     sold = (market.values, market.prices, lengths, *market.order, seller)
     where, level, slope, stops = deviation_events(market.budgets, market.weights, *sold)
-    if not where.size:
-        return UniformDeviation(0.0, float(market.prices[seller, 0]), True)
     by_price = np.argsort(where, kind="stable")
+    by_price = by_price[np.isfinite(where[by_price])]  # a tie beyond all numbers is none
     where, level, slope, stops = (column[by_price] for column in (where, level, slope, stops))
+    if not where.any():
+        return UniformDeviation(0.0, float(market.prices[seller, 0]), True)
     paying = stops.sum() - np.concatenate(([0], np.cumsum(stops)[:-1]))
     level_before = np.concatenate(([0.0], np.cumsum(level)[:-1]))
-    slope_before = -slope.sum() + np.concatenate(([0.0], np.cumsum(slope)[:-1]))
+    slope_before = np.where(paying > 0, np.concatenate(([0.0], np.cumsum(slope)[:-1])) - slope.sum(), 0.0)
     value = level_before + slope_before * where
     best = int(np.argmax(value >= value.max() * (1.0 - _ROUNDING)))
     price = float(where[best])

@@ -13,16 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 from jaxtyping import Float
 
 from assay.certificate import Assumption
 
-__all__ = ["CheckedOperator", "PairCheck", "estimate_lipschitz", "fitted_slope"]
+__all__ = ["CheckedOperator", "PairCheck", "estimate_lipschitz", "fitted_slope", "not_finite", "pair_sums"]
 
 Vector = Float[np.ndarray, " d"]
 
 _EPS = float(np.finfo(float).eps)
+_SMALLEST = math.sqrt(np.finfo(float).tiny)
 
 
 class CheckedOperator:
@@ -116,6 +118,33 @@ def estimate_lipschitz(
     return largest
 
 
+@numba.njit(cache=True, fastmath={"reassoc", "contract"})
+def pair_sums(a, at_a, b, at_b):  # type: ignore[no-untyped-def]
+    """Inner product of the differences of two points and of two values, and squares, in one pass without copies.
+
+    Parameters
+    ----------
+    a, at_a, b, at_b : numpy.ndarray of shape (d,)
+        Two points and the operator at them.
+
+    Returns
+    -------
+    tuple of float
+        The inner product; squared lengths of the difference of points and of values, and of all four vectors.
+    """
+    product = distance = stretch = first = at_first = second = at_second = 0.0
+    for i in range(a.size):
+        apart, change = a[i] - b[i], at_a[i] - at_b[i]
+        product += apart * change
+        distance += apart * apart
+        stretch += change * change
+        first += a[i] * a[i]
+        at_first += at_a[i] * at_a[i]
+        second += b[i] * b[i]
+        at_second += at_b[i] * at_b[i]
+    return product, distance, stretch, first, at_first, second, at_second
+
+
 @dataclass
 class PairCheck:
     """Counts the pairs of points at which an operator is not monotone, or stretches more than it should.
@@ -138,28 +167,29 @@ class PairCheck:
 
     def look(self, first: Vector, at_first: Vector, second: Vector, at_second: Vector) -> None:
         """Look at one pair of points with the operator at both; warns once if they refute monotonicity."""
-        apart, change = first - second, at_first - at_second
-        distance, stretch = float(np.linalg.norm(apart)), float(np.linalg.norm(change))
+        product, *squares = pair_sums(first, at_first, second, at_second)
+        distance, stretch, *lengths = (math.sqrt(square) for square in squares)
         if distance == 0.0 and stretch == 0.0:
             return
         self.n_pairs += 1
-        rounding = self.rounding(first, at_first) + self.rounding(second, at_second)
-        if float(change @ apart) < -(1e-10 * stretch * distance + rounding * distance):
+        # Squares below the smallest number are zero, and have no sign to speak of.
+        rounding = self.rounding(lengths[0], lengths[1], first.size) + _SMALLEST
+        rounding += self.rounding(lengths[2], lengths[3], first.size)
+        if product < -(1e-10 * stretch * distance + rounding * distance + _SMALLEST**2):
             self.n_not_monotone += 1
             if self.n_not_monotone == 1:
                 warnings.warn(
-                    f"goma promises a rate for monotone operators, and F is not one: "
-                    f"<F(a) - F(b), a - b> = {float(change @ apart):.3g} at two of its iterates",
+                    "goma promises a rate for monotone operators, and F is not one: "
+                    f"<F(a) - F(b), a - b> = {product:.3g} at two of its iterates",
                     RuntimeWarning,
-                    stacklevel=5,
+                    stacklevel=6,
                 )
         if stretch > self.lipschitz * distance * (1.0 + 1e-6) + rounding:
             self.n_not_lipschitz += 1
 
-    def rounding(self, point: Vector, value: Vector) -> float:
-        """Error that an evaluation in double precision may have."""
-        scale = self.lipschitz * float(np.linalg.norm(point)) + float(np.linalg.norm(value))
-        return _EPS * max(16.0, math.sqrt(point.size)) * scale
+    def rounding(self, length: float, value: float, size: int) -> float:
+        """Error that an evaluation in double precision may have, at a point of some length with a value of some."""
+        return _EPS * max(16.0, math.sqrt(size)) * (self.lipschitz * length + value)
 
     def assumptions(self, lipschitz_given: bool) -> tuple[Assumption, Assumption]:
         """Both properties: refuted, or not checked, since no number of pairs proves them."""

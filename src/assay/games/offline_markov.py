@@ -371,7 +371,7 @@ def sos_md(
     split_half : bool, default=True
         Whether to repeat everything on half of the data and judge it by the other half.
     callback : callable, optional
-        Called with a row of the history as a dict, about ten times per decade of updates.
+        Called with a row of the history as a dict, about nine times per decade of updates.
 
     Returns
     -------

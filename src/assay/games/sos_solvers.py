@@ -20,7 +20,7 @@ from jaxtyping import Float
 from assay.extras import import_extra
 from assay.games.moment_basis import triangle
 from assay.games.sos_program import ConicProgram, Multipliers
-from assay.games.sos_schur import SchurSystem
+from assay.games.sos_scaling import ScaledSystem
 
 __all__ = ["ConicAnswer", "solve_conic"]
 
@@ -149,7 +149,7 @@ def _cvxopt(program: ConicProgram) -> ConicAnswer:
             dims,
             _spmatrix(cvxopt, equal),
             cvxopt.matrix([1.0] + [0.0] * len(kept)),
-            kktsolver=SchurSystem(program.blocks, equal.toarray()),
+            kktsolver=ScaledSystem(program.blocks, equal.toarray()),
             options=_CVXOPT,
         )
     except (ValueError, ArithmeticError, ZeroDivisionError) as error:  # a singular linear system

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlog1py, xlogy
 
 from assay.games.markov_policies import as_references
-from assay.games.stage_kernels import LARGEST_STEP, optimistic_equilibria, sampled_self_play, self_play
+from assay.games.stage_kernels import LARGEST_STEP, optimistic_equilibria, sampled_self_play, self_play, worst_gap
 from assay.validation import as_float_array, check_integer, check_real, warn_not_converged
 
 __all__ = ["iterations_needed", "stage_equilibrium", "stage_gap"]
@@ -247,13 +247,12 @@ def play_stage(
     rng: np.random.Generator | None = None,
     watch: Callable[[int, float], object] | None = None,
 ) -> StageSolution:
-    """Mirror descent in self-play on checked arguments; the worst gap is looked at about ten times per decade."""
+    """Mirror descent in self-play on checked arguments; the worst gap is looked at about nine times per decade."""
     payoffs, mu_refs, nu_refs = _writable(payoffs), _writable(mu_refs), _writable(nu_refs)
     steps = constant_steps(half_ranges(payoffs), beta) if eta is None else np.full(len(payoffs), eta)
     mu, nu = mu_refs.copy(), nu_refs.copy()
     rows, columns = np.zeros_like(mu), np.zeros_like(nu)
     iterations, worst, done = [], [], 0
-    gaps = stage_gaps(payoffs, mu, nu, mu_refs, nu_refs, beta)
     for stop in _checkpoints(n_iter):
         if sampled is None:
             self_play(payoffs, mu_refs, nu_refs, beta, steps, harmonic, done, stop - done, rows, columns, mu, nu)
@@ -265,11 +264,11 @@ def play_stage(
                     payoffs, mu_refs, nu_refs, beta, steps, harmonic, start, uniforms, rows, columns, mu, nu
                 )
         done = stop
-        gaps = stage_gaps(payoffs, mu, nu, mu_refs, nu_refs, beta)
         iterations.append(done)
-        worst.append(gaps.max())
+        worst.append(worst_gap(payoffs, mu_refs, nu_refs, beta, rows, columns, mu, nu))
         if watch is not None:
-            watch(done, float(gaps.max()))
+            watch(done, worst[-1])
+    gaps = stage_gaps(payoffs, mu, nu, mu_refs, nu_refs, beta)
     return StageSolution(mu, nu, gaps, done, np.array(iterations, dtype=np.int64), np.array(worst))
 
 
@@ -342,11 +341,11 @@ def soft_maximum(
     with np.errstate(over="ignore"):
         below = (gains - top[:, None]) / beta
     near = below.min(axis=1) > -1  # there the sum is 1 minus something small
-    total = (reference * np.expm1(below)).sum(axis=1)
-    with np.errstate(divide="ignore"):
-        logarithm = np.where(
-            near, np.log1p(np.where(near, total, 0.0)), np.log((reference * np.exp(below)).sum(axis=1))
-        )
+    logarithm = np.empty_like(top)
+    if near.any():
+        logarithm[near] = np.log1p((reference[near] * np.expm1(below[near])).sum(axis=1))
+    if not near.all():
+        logarithm[~near] = np.log((reference[~near] * np.exp(below[~near])).sum(axis=1))
     return top + beta * logarithm
 
 
@@ -367,7 +366,7 @@ def relative_entropy(
 def _checkpoints(n_iter: int) -> list[int]:
     stops, stop = [], 0
     while stop < n_iter:
-        stop = min(n_iter, max(stop + 1, int(stop * 1.26)))
+        stop = min(n_iter, max(stop + 1, int(1.3 * stop)))
         stops.append(stop)
     return stops
 

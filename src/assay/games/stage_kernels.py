@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit
 
-__all__ = ["LARGEST_STEP", "optimistic_equilibria", "sampled_self_play", "self_play"]
+__all__ = ["LARGEST_STEP", "optimistic_equilibria", "sampled_self_play", "self_play", "worst_gap"]
 
 # Where all payoffs of a state are equal, no step is too long.
 LARGEST_STEP = 1e3
@@ -89,6 +89,26 @@ def _relative_entropy(policy, log_ratio):
 
 
 @njit(cache=True)
+def _gap(payoff, mu_ref, nu_ref, beta, row, column, mu, nu, row_gain, column_loss):
+    """Gap of normalised policies in one state; the last two arguments receive their gains."""
+    _gains(payoff, mu, nu, row_gain, column_loss)
+    upper = _soft_maximum(row_gain, 1.0, mu_ref, beta) + beta * _relative_entropy(nu, column)
+    lower = -_soft_maximum(column_loss, -1.0, nu_ref, beta) - beta * _relative_entropy(mu, row)
+    return upper - lower
+
+
+@njit(cache=True)
+def worst_gap(payoffs, mu_refs, nu_refs, beta, rows, columns, mus, nus):
+    """Largest gap over states of normalised policies with the given log-ratios."""
+    row_gain, column_loss = np.empty(payoffs.shape[1]), np.empty(payoffs.shape[2])
+    worst = 0.0
+    for s in range(payoffs.shape[0]):
+        gap = _gap(payoffs[s], mu_refs[s], nu_refs[s], beta, rows[s], columns[s], mus[s], nus[s], row_gain, column_loss)
+        worst = max(worst, gap)
+    return worst
+
+
+@njit(cache=True)
 def optimistic_equilibria(payoffs, mu_refs, nu_refs, beta, tol, max_iter, mus, nus, gaps, steps):
     """Optimistic multiplicative weights, state by state, until the gap of the state is at most ``tol``.
 
@@ -130,11 +150,9 @@ def optimistic_equilibria(payoffs, mu_refs, nu_refs, beta, tol, max_iter, mus, n
             _normalise(row, mu_ref, mu)
             _normalise(column, nu_ref, nu)
             # in buffers that the next update overwrites: the gains of the look-ahead are still wanted
-            _gains(payoff, mu, nu, row_ahead, column_ahead)
-            upper = _soft_maximum(row_ahead, 1.0, mu_ref, beta) + beta * _relative_entropy(nu, column)
-            lower = -_soft_maximum(column_ahead, -1.0, nu_ref, beta) - beta * _relative_entropy(mu, row)
-            gaps[s], steps[s] = upper - lower, done
-            if upper - lower <= tol or done >= max_iter:
+            gap = _gap(payoff, mu_ref, nu_ref, beta, row, column, mu, nu, row_ahead, column_ahead)
+            gaps[s], steps[s] = gap, done
+            if gap <= tol or done >= max_iter:
                 break
             check = done + max(2, done // 16)
 

@@ -245,8 +245,7 @@ def _torchopt_step(
     solvers = import_extra("torchopt.linear_solve", extra="peers")
 
     def optimality(theta: Any, outer: Any) -> Any:
-        loss = problem.inner_loss(list(theta), [outer], task.cross_batch)
-        return torch.autograd.grad(loss, theta, create_graph=True)
+        return torch.func.grad(lambda point: problem.inner_loss(list(point), [outer], task.cross_batch))(theta)
 
     @implicit.custom_root(optimality, argnums=1, solve=solvers.solve_cg(maxiter=_TERMS))
     def solution(start: Any, outer: Any) -> Any:

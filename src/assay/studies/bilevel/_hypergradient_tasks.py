@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Task", "TASKS", "cleaning_task", "distillation_task", "gaussian_shift_error", "ridge_task"]
+__all__ = ["TASKS", "Task", "cleaning_task", "distillation_task", "gaussian_shift_error", "ridge_task"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def cleaning_task(seed: int, outer_steps: int = 150) -> Task:
         return {
             "test_accuracy": _accuracy(net, x[1200:], y[1200:]),
             "detection": float((trusted == right).double().mean()),
-            "outer_loss": float(cross_entropy(net(x[900:1200]), y[900:1200])),
+            "outer_loss": float(cross_entropy(net(x[900:1200]), y[900:1200]).detach()),
         }
 
     return Task(
@@ -137,13 +137,13 @@ def ridge_task(seed: int, outer_steps: int = 60) -> Task:
         logits = net(x[400:])[:, 0]
         return {
             "test_accuracy": float(((logits > 0) == (y[400:] > 0)).double().mean()),
-            "test_loss": float(cross_entropy(logits, y[400:])),
-            "outer_loss": float(cross_entropy(net(x[200:400])[:, 0], y[200:400])),
+            "test_loss": float(cross_entropy(logits, y[400:]).detach()),
+            "outer_loss": float(cross_entropy(net(x[200:400])[:, 0], y[200:400]).detach()),
         }
 
     return Task(
-        "ridge", net, loss, outer_loss, None, torch.exp, torch.full((30,), np.log(0.05), dtype=torch.float64),
-        torch.arange(200), 200, 64, 0.1, (3.0, 10.0, 30.0), 10, outer_steps, evaluate, seed,
+        "ridge", net, loss, outer_loss, None, torch.exp, torch.zeros(30, dtype=torch.float64),
+        torch.arange(200), 200, 64, 0.1, (1.0, 10.0, 100.0), 10, outer_steps, evaluate, seed,
     )  # fmt: skip
 
 
@@ -167,12 +167,12 @@ def distillation_task(seed: int, outer_steps: int = 100) -> Task:
     def evaluate(net: Any, v: Any) -> dict[str, float]:
         return {
             "test_accuracy": _accuracy(net, x[1200:], y[1200:]),
-            "outer_loss": float(cross_entropy(net(x[:900]), y[:900])),
+            "outer_loss": float(cross_entropy(net(x[:900]), y[:900]).detach()),
         }
 
     return Task(
         "distillation", net, loss, outer_loss, None, 1e-2, x[chosen].clone(), torch.arange(50), 50, 50, 0.5,
-        (1.0, 3.0, 10.0), 10, outer_steps, evaluate, seed,
+        (3.0, 10.0, 30.0), 10, outer_steps, evaluate, seed,
     )  # fmt: skip
 
 

@@ -179,7 +179,8 @@ def measure_well_conditioned(measurement: Measurement, problem: Saddle, weakest:
     restarted = goma(
         problem.field, problem.start, problem.lipschitz, n_iter=calls - 1, check_every=every, restart_every=every
     )
-    norms = np.sqrt(restarted.history["residual_sq"])
+    whole = restarted.history["iteration"] % every == 0  # the last cycle may be cut short
+    norms = np.sqrt(restarted.history["residual_sq"][whole])
     norms = norms[norms > 1e-13 * norms[0]]  # below there is rounding
     case = problem.name
     measurement.add("residual_over_eg", plain.residual_sq / max(peer.residual_sq, np.finfo(float).tiny), case=case)

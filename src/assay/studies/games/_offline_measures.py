@@ -161,28 +161,34 @@ def measure_self_play(measurement: Measurement, contender: str, seed: int) -> No
 
 def _measure_contraction(measurement: Measurement, game: RuledGame, data: OfflineGameData, beta: float) -> None:
     """How fast the gap of the first step, whose values range widest, falls against what is proven for distances."""
-    results = [
-        sos_md(data, beta, *game.references, n_iter=t, split_half=False, estimate_coverage=False) for t in (20, 40)
-    ]
-    before, after = (float(result.opt_gap_per_step[0]) for result in results)
-    proven = math.log1p((beta / float(results[0].half_range_per_step[0])) ** 2)
-    measurement.add("decay_over_proven", math.log(before / after) / 20 / proven, case=f"random, beta={beta:g}")
-    contraction = next(c for c in results[0].certificates if c.statement.startswith("relative entropy"))
+    result = sos_md(data, beta, *game.references, n_iter=512, split_half=False, estimate_coverage=False)
+    # from where the start is forgotten to where rounding begins
+    counted = (result.history["step"] == 1) & (result.history["iteration"] >= 2) & (result.history["gap"] > 1e-12)
+    updates, logs = result.history["iteration"][counted], np.log(result.history["gap"][counted])
+    proven = math.log1p((beta / float(result.half_range_per_step[0])) ** 2)
+    measurement.add("decay_over_proven", -np.polyfit(updates, logs, 1)[0] / proven, case=f"random, beta={beta:g}")
+    result = sos_md(data, beta, *game.references, n_iter=20, split_half=False, estimate_coverage=False)
+    contraction = next(c for c in result.certificates if c.statement.startswith("relative entropy"))
     measurement.add("contraction_over_bound", contraction.value / contraction.bound, case=f"beta={beta:g}, T=20")
 
 
 def measure_unilateral(measurement: Measurement, contender: str, seed: int, replications: int) -> None:
     """Behaviour that is near the equilibrium on one side at a time, against uniform behaviour."""
     game = random_game(seed)
+    regularised = contender not in (PLUGIN, PESSIMISTIC)
+    options = {"split_half": False, "estimate_coverage": False} if regularised else {}
+    flat = [game.sample(SOME, "uniform", seed, replication) for replication in range(replications)]
+    shared = None if regularised else [learn(contender, game, data, 1.0) for data in flat]
     for beta in UNILATERAL_BETAS:
-        behaviours = {"uniform": "uniform", "unilateral": unilateral_behaviour(equilibrium(game, beta))}
+        behaviour = unilateral_behaviour(equilibrium(game, beta))
+        near = [game.sample(SOME, behaviour, seed, replication) for replication in range(replications)]
         means = {}
-        for name, behaviour in behaviours.items():
-            gaps = []
-            for replication in range(replications):
-                data = game.sample(SOME, behaviour, seed, replication)
-                options = {"split_half": False, "estimate_coverage": False} if contender in (ROSE, SOS_MD) else {}
-                gaps.append(best_gaps(game, beta, learn(contender, game, data, beta, **options)))
+        for name, logs in (("uniform", flat), ("unilateral", near)):
+            if logs is flat and shared is not None:
+                found = shared
+            else:
+                found = [learn(contender, game, data, beta, **options) for data in logs]
+            gaps = [best_gaps(game, beta, one) for one in found]
             means[name] = np.mean(gaps, axis=0)
         case = f"unilateral, beta={beta:g}, n={SOME}"
         measurement.add("gap", means["unilateral"][0], case=case)

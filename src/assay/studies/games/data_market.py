@@ -184,7 +184,7 @@ class DataMarketStudy(Study):
             INERTIAL,
             "<=",
             1.15,
-            "prototype of the method: 1.025",
+            "design target",
             reduce="max",
             case=f"{NO_EQUILIBRIUM}*",
         ),

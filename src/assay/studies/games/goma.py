@@ -264,6 +264,7 @@ class GomaStudy(Study):
                 versus=EAG,
                 reduce="max",
                 case=case,
+                sizes=("full",) if case == "hard" and suffix else ("quick", "full"),
             )
             for case in ("bilinear", "hard")
             for suffix, metric, words in (
@@ -381,7 +382,7 @@ class GomaStudy(Study):
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": {
             "calls": 20_000,
-            "tuned": ("bilinear", "hard"),
+            "tuned": ("bilinear",),
             "data": False,
             "replicas": 200,
             "noisy_steps": 6400,
@@ -399,7 +400,7 @@ class GomaStudy(Study):
             "horizons": (400, 1600, 6400, 25_600),
             "dimensions": (10**5, 3 * 10**5, 10**6, 3 * 10**6),
             "repeats": 60,
-            "seconds": 8.0,
+            "seconds": 20.0,
         },
     }
     seeds: ClassVar[dict[str, int]] = {"quick": 1, "full": 3}

@@ -52,8 +52,8 @@ class OfflineMarkovStudy(Study):
 
     title = "Offline Markov games with a pull to references"
     summary = (
-        "For teams with logs of a competitive system (bidding, security, self-play) who want equilibrium policies but no "
-        "new play. Regression and small matrix games only, no bonuses to tune, and an error that falls like 1/n."
+        "For teams with logs of a competitive system (bidding, security, self-play) who want equilibrium policies "
+        "without new play. Regression and small matrix games only, no bonuses to tune, with an error like 1/n."
     )
     promise = (
         "Every stage game is solved to the tolerance, in closed form; the policies are an equilibrium of the game that "
@@ -69,7 +69,7 @@ class OfflineMarkovStudy(Study):
     data = (
         "Random Markov games (5 states, 3 x 3 actions, 4 steps) logged by uniform behaviour, by behaviour near the "
         "equilibrium on one side at a time, and by one pair of actions per state; soccer on a 4 x 5 grid (761 states, "
-        "12 steps); rock-paper-scissors and Goofspiel with the rules of OpenSpiel. Rewards of the random games are 0 or 1."
+        "12 steps); rock-paper-scissors and Goofspiel with the rules of OpenSpiel. Rewards of random games are 0 or 1."
     )
     contenders = (
         Contender(ROSE, "method", "least squares, stage games to a gap of 1e-10"),

@@ -1,0 +1,156 @@
+"""What a layer of a convex problem keeps of a call, for its backward pass and its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from assay.bilevel.ffo_cones import program_residual
+from assay.bilevel.ffo_cvxpy import CompiledProblem, DataGradient
+from assay.bilevel.ffo_faces import SecondOrderFace
+from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move
+
+__all__ = ["Instance", "LayerRecord"]
+
+_LARGEST_DENSE = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """One solved instance."""
+
+    index: int
+    ghost: Ghost
+    status: str
+    accurate: bool
+    polished: bool
+
+
+@dataclass(eq=False)
+class LayerRecord:
+    """What is needed for the backward pass of a call, and to certify it."""
+
+    compiled: CompiledProblem
+    instances: list[Instance]
+    delta: float
+    central: bool
+    resolve: bool
+    solve: Callable[..., Instance]
+    run: Callable[..., list[Any]]
+    upstream: Float[ndarray, "B outputs"] | None = field(default=None)
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """What the solver said, by instance."""
+        return tuple(instance.status for instance in self.instances)
+
+    @property
+    def accurate(self) -> Bool[ndarray, " B"]:
+        """Whether the solver met its tolerances."""
+        return np.array([instance.accurate for instance in self.instances])
+
+    @property
+    def polished(self) -> Bool[ndarray, " B"]:
+        """Whether the polished solution was accepted."""
+        return np.array([instance.polished for instance in self.instances])
+
+    @property
+    def capped(self) -> Bool[ndarray, " B"]:
+        """Whether active constraints were left out."""
+        return np.array([instance.ghost.faces.capped for instance in self.instances])
+
+    @property
+    def iterations(self) -> Int[ndarray, " B"]:
+        """Iterations of a first-order method; there is none here."""
+        return np.zeros(len(self.instances), dtype=int)
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        """Shape of an upstream gradient."""
+        return len(self.instances), sum(int(np.prod(shape)) for shape in self.compiled.shapes)
+
+    @property
+    def exact_in_delta(self) -> bool:
+        """Whether gradients do not depend on ``delta``."""
+        flat = not any(instance.ghost.faces.curved for instance in self.instances)
+        return flat and self.central and not self.resolve
+
+    def measured(self) -> dict[str, Float[ndarray, " B"]]:
+        """Residual, independence, margin and number of active constraints, by instance."""
+        columns: dict[str, list[float]] = {"residual": [], "independence": [], "margin": [], "n_active": []}
+        for instance in self.instances:
+            ghost = instance.ghost
+            columns["residual"].append(max(program_residual(ghost.program, ghost.point, ghost.dual)))
+            rows = ghost.equations(ghost.slack).toarray()
+            norms = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows / np.where(norms > 0, norms, 1.0)
+            least = np.inf if not len(rows) else float(np.linalg.svd(rows, compute_uv=False)[-1])
+            columns["independence"].append(0.0 if len(rows) > rows.shape[1] else least)
+            columns["margin"].append(ghost.faces.margin if ghost.faces.known else 0.0)
+            columns["n_active"].append(ghost.faces.size)
+        return {name: np.array(column, dtype=float) for name, column in columns.items()}
+
+    def gradients(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "B p"]:
+        """Gradients by the parameter vectors."""
+
+        def of(instance: Instance) -> Float[ndarray, " p"]:
+            sides = (delta, -delta) if self.central else (delta,)
+            return np.mean([self._one_side(instance, upstream[instance.index], side) for side in sides], axis=0)
+
+        return np.stack(self.run(of, self.instances))
+
+    def _one_side(self, instance: Instance, upstream: Float[ndarray, " outputs"], delta: float) -> Float[ndarray, " p"]:
+        direction, ghost = self.compiled.upstream(upstream), instance.ghost
+        if not direction.any():
+            return np.zeros(self.compiled.n_parameters)
+        if self.resolve or _face_in_doubt(ghost):
+            again = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True)
+            other = again.ghost
+            found = DataGradient.of_solutions(ghost.point, ghost.dual, other.point, other.dual, delta)
+        else:
+            try:
+                found = DataGradient.of_move(ghost.point, ghost.dual, ghost.move(direction, delta))
+            except NotUniqueError as error:
+                raise ValueError(
+                    f"variables must have unique solutions, got instance {instance.index}: {error}"
+                ) from error
+        return self.compiled.to_parameters(found)
+
+    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, " n"]:
+        """All gradients in a row."""
+        return self.gradients(upstream, delta)[:, :-1].ravel()  # the last entry belongs to the constant
+
+    def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, " n"]:
+        """The same by implicit differentiation with a dense system."""
+        found = []
+        for instance, row in zip(self.instances, upstream, strict=True):
+            ghost = instance.ghost
+            if ghost.point.size > _LARGEST_DENSE:
+                raise ValueError(
+                    f"check_gradient must have at most {_LARGEST_DENSE} unknowns, got {ghost.point.size} in cone form"
+                )
+            move = dense_move(ghost, self.compiled.upstream(row))
+            # The limit of the differences: terms of second order are left out.
+            gradient = DataGradient(
+                move.step,
+                np.column_stack([move.turn + move.multipliers, ghost.dual]),
+                np.stack([ghost.point, move.step]),
+                -(move.turn + move.multipliers),
+                move.step[:, None],
+                ghost.point[None],
+            )
+            found.append(self.compiled.to_parameters(gradient)[:-1])
+        return np.concatenate(found)
+
+
+def _face_in_doubt(ghost: Ghost) -> bool:
+    """Whether a cone other than a bound or a second-order cone has no face that is known for sure."""
+    if not ghost.faces.known:
+        return True
+    hard = any(not isinstance(face, SecondOrderFace) for face in ghost.faces.curved)
+    return hard and ghost.faces.margin < 1e-6
