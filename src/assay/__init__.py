@@ -10,6 +10,7 @@ Each family is a sub-package, imported when it is first used, so that ``import a
 ``assay.transport``       you have distributions
 ``assay.graphs``          you have a graph
 ``assay.data``            real data that needs no network, and file readers
+``assay.testing``         contracts to check an implementation of your own against
 ``assay.lab``             what a study is, and how it is run, judged and shown
 ``assay.studies``         one study per method
 ========================  ====================================================
@@ -22,7 +23,7 @@ from assay.certificate import Assumption, Certificate, CertificateError
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("bilevel", "data", "games", "graphs", "lab", "optim", "studies", "supervised", "transport")
+_SUBPACKAGES = ("bilevel", "data", "games", "graphs", "lab", "optim", "studies", "supervised", "testing", "transport")
 
 _HOME = {"ConvergenceWarning": "validation", "MissingExtraError": "extras", "Result": "result"}
 

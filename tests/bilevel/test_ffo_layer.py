@@ -125,7 +125,9 @@ def test_projection_on_semidefinite_matrices(mode):
     values, vectors = np.linalg.eigh(matrix)
     positive = np.maximum(values, 0.0)
     apart = values[:, None] - values
-    quotients = np.where(apart == 0, values[:, None] > 0, (positive[:, None] - positive) / np.where(apart == 0, 1, apart))
+    quotients = np.where(
+        apart == 0, values[:, None] > 0, (positive[:, None] - positive) / np.where(apart == 0, 1, apart)
+    )
     rotated = vectors.T @ (0.5 * (upstream + upstream.T)) @ vectors
     np.testing.assert_allclose(found, vectors @ (quotients * rotated) @ vectors.T, atol=1e-5)
 
@@ -234,7 +236,9 @@ def test_order_of_parameters_is_the_users():
 def test_symmetric_and_diagonal_parameters():
     S, y = cp.Parameter((2, 2), symmetric=True), cp.Variable(2)
     D = cp.Parameter((2, 2), diag=True)
-    layer = FFOLayer(cp.Problem(cp.Minimize(cp.sum_squares(y - S @ np.array([1.0, 2.0]) - D @ np.ones(2)))), [S, D], [y])
+    layer = FFOLayer(
+        cp.Problem(cp.Minimize(cp.sum_squares(y - S @ np.array([1.0, 2.0]) - D @ np.ones(2)))), [S, D], [y]
+    )
     matrix, diagonal = tensor([[1.0, 0.5], [0.5, 2.0]]), tensor([[1.0, 0.0], [0.0, 3.0]])
     (found,) = layer(matrix, diagonal)
     torch.testing.assert_close(found, tensor([3.0, 7.5], grad=False))
@@ -276,14 +280,14 @@ def test_in_a_training_loop():
     data = torch.utils.data.TensorDataset(random(12, 2, grad=False), 0.3 * torch.ones(12, 4, dtype=torch.float64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     losses = []
-    for _ in range(8):
+    for _ in range(4):
         for inputs, targets in torch.utils.data.DataLoader(data, batch_size=4):
             optimizer.zero_grad()
             loss = (layer(model(inputs))[0] - targets).square().mean()
             loss.backward()
             optimizer.step()
         losses.append(float(loss.detach()))
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
 
 
 def test_differentiable_once_and_twice_in_a_graph():
@@ -294,7 +298,7 @@ def test_differentiable_once_and_twice_in_a_graph():
     both = torch.autograd.grad((first + second).sum(), point)[0]
     assert torch.isfinite(both).all()
     (slope,) = torch.autograd.grad(layer(point)[0].sum(), point, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="differentiated once only"):
         slope.sum().backward()
 
 
@@ -401,10 +405,10 @@ _BOX = box()
 def test_instances_without_a_solution_are_named():
     r, y = cp.Parameter(), cp.Variable(2)
     layer = FFOLayer(cp.Problem(cp.Minimize(cp.sum_squares(y)), [y >= 1, cp.sum(y) <= r]), [r], [y])
-    with pytest.raises(ValueError, match="instance 1 that is infeasible .status 'PrimalInfeasible' of CLARABEL"):
+    with pytest.raises(ValueError, match=r"instance 1 that is infeasible .status 'PrimalInfeasible' of CLARABEL"):
         layer(tensor([3.0, 1.0]))
     layer = FFOLayer(cp.Problem(cp.Minimize(r * cp.sum(y)), [y >= 0]), [r], [y])
-    with pytest.raises(ValueError, match="instance 2 that is unbounded .status 'DualInfeasible'"):
+    with pytest.raises(ValueError, match=r"instance 2 that is unbounded .status 'DualInfeasible'"):
         layer(tensor([3.0, 1.0, -1.0]))
     layer = FFOLayer(cp.Problem(cp.Minimize(r * cp.sum(y)), [y >= 0]), [r], [y], solver="SCS")
     with pytest.raises(ValueError, match="instance 0 that is unbounded"):
@@ -500,9 +504,9 @@ def test_parameters_keep_what_was_declared():
         layer(neg=True)(tensor(0.0))
     with pytest.raises(ValueError, match="must be symmetric"):
         layer(symmetric=True)(tensor([[1.0, 2.0], [3.0, 4.0]]))
-    with pytest.raises(ValueError, match="must be PSD.* eigenvalue of -1"):
+    with pytest.raises(ValueError, match=r"must be PSD.* eigenvalue of -1"):
         layer(PSD=True)(tensor([[1.0, 0.0], [0.0, -1.0]]))
-    with pytest.raises(ValueError, match="must be NSD.* eigenvalue of 1"):
+    with pytest.raises(ValueError, match=r"must be NSD.* eigenvalue of 1"):
         layer(NSD=True)(tensor([[1.0, 0.0], [0.0, -1.0]]))
     with pytest.raises(ValueError, match="must be diagonal"):
         layer(diag=True)(tensor([[1.0, 2.0], [0.0, 4.0]]))
@@ -519,12 +523,14 @@ def test_certificate_needs_a_call():
         certificate(ball())
     with pytest.raises(TypeError, match="layer must be an FFOLayer"):
         certificate(torch.nn.Linear(2, 2))
+    layer = ball()
+    layer(tensor(POINT))
     with pytest.raises(ValueError, match="tol must be greater than 0"):
-        layer = ball()
-        layer(tensor(POINT))
         certificate(layer, tol=0.0)
 
 
 def test_layer_can_be_copied():
-    layer = copy.deepcopy(ball())
+    layer = ball()
+    layer(tensor(POINT))
+    layer = copy.deepcopy(layer)
     torch.testing.assert_close(layer(tensor(POINT))[0], ball()(tensor(POINT))[0])

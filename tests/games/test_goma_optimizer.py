@@ -368,6 +368,21 @@ class TestContract:
         train(other, make(other.parameters(), preset, foreach=False, restart_every=4), data)
         assert parameters_equal(net, other)
 
+    def test_blocks_change_no_bit(self, preset, monkeypatch):
+        monkeypatch.setattr("assay.games.goma_optimizer._BLOCK", 2**10)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        size = 3 * 2**15 + 17
+        whole, split = (torch.nn.Parameter(torch.linspace(-1, 1, size)) for _ in range(2))
+        first, second = make([whole], preset, foreach=True), make([split], preset, foreach=False)
+        for seed in range(4):
+            gradient = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+            whole.grad, split.grad = gradient.clone(), gradient.clone()
+            first.step()
+            second.step()
+        torch.set_num_threads(threads)
+        assert torch.equal(whole, split)
+
     def test_a_group_added_in_the_middle(self, preset):
         net, data = Net(), batches(6)
         optimizer = make([{"params": net.first.parameters(), "lr": 0.1}, {"params": net.last.parameters()}], preset)

@@ -170,13 +170,13 @@ class TestAgainstTheFormulas:
             np.testing.assert_array_equal(nu[s], alone[1])
             assert value[s] == alone[2]
 
-    def test_no_mutual_influence_of_memory_layout(self):
+    def test_any_memory_layout(self):
         Q, mu_ref, nu_ref = random_stage(np.random.default_rng(4))
         Q.setflags(write=False)
         ordered = stage_equilibrium(Q, mu_ref, nu_ref, 0.5)
         other = stage_equilibrium(np.asfortranarray(Q), np.asfortranarray(mu_ref), nu_ref, 0.5)
         for one, two in zip(ordered, other, strict=True):
-            np.testing.assert_array_equal(one, two)
+            np.testing.assert_allclose(one, two, rtol=1e-13)
 
     def test_sampled_gains_are_unbiased_and_repeatable(self):
         Q, mu_ref, nu_ref = random_stage(np.random.default_rng(6), size=1.0)

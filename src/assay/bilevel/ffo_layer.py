@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from assay.bilevel.ffo_cone_solvers import solve_cone_program
 from assay.bilevel.ffo_cvxpy import CompiledProblem
@@ -29,6 +28,29 @@ from assay.bilevel.ffo_record import Instance, LayerRecord
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["FFOLayer"]
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    """The identity, which refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, anchor: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        raise RuntimeError("the solution of an optimization layer can be differentiated once only")
+
+
+def differentiable_once(gradient: Tensor | None) -> Tensor | None:
+    """A gradient that raises an error when it is differentiated in turn.
+
+    torch's own ``once_differentiable`` does so only where the upstream gradient depends on a parameter, and leaves a
+    term out silently elsewhere.
+    """
+    if gradient is None or not torch.is_grad_enabled():
+        return gradient
+    return _NoSecondDerivative.apply(gradient, torch.zeros((), dtype=gradient.dtype, requires_grad=True))
 
 
 class _Solve(torch.autograd.Function):
@@ -42,11 +64,11 @@ class _Solve(torch.autograd.Function):
         return torch.from_numpy(call.compiled.recover(points))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         call = ctx.call
-        call.upstream = upstream.numpy().astype(float)
-        return torch.from_numpy(call.gradients(call.upstream, call.delta)), None, None
+        call.upstream = upstream.detach().numpy().astype(float)
+        found = torch.from_numpy(call.gradients(call.upstream, call.delta))
+        return differentiable_once(found), None, None
 
 
 class FFOLayer(torch.nn.Module):
@@ -206,6 +228,9 @@ class FFOLayer(torch.nn.Module):
         outputs = self._compiled.split(_Solve.apply(stacked, self, options))
         first = params[0]
         return tuple((out if batch else out[0]).to(dtype=first.dtype, device=first.device) for out in outputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last_call": None}  # holds solvers, which cannot be copied
 
     def extra_repr(self) -> str:
         """Options that matter, for ``print``."""

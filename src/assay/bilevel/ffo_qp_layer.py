@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from assay.bilevel.ffo_layer import active_rule, check_flag
+from assay.bilevel.ffo_layer import active_rule, check_flag, differentiable_once
 from assay.bilevel.qp_record import (
     DIMS,
     QPBatch,
@@ -47,12 +46,11 @@ class _Solve(torch.autograd.Function):
         return torch.from_numpy(ctx.call.points.copy())
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         call = ctx.call
-        call.upstream = upstream.numpy().astype(float)
+        call.upstream = upstream.detach().numpy().astype(float)
         found = call.gradients(call.upstream, call.delta, tuple(ctx.needs_input_grad[2:]))
-        return None, None, *(None if part is None else torch.from_numpy(part) for part in found)
+        return None, None, *(None if part is None else differentiable_once(torch.from_numpy(part)) for part in found)
 
 
 class FFOQPLayer(torch.nn.Module):
@@ -167,9 +165,7 @@ class FFOQPLayer(torch.nn.Module):
         self._last_call: QPRecord | None = None
         self._warned = False
 
-    def forward(
-        self, Q: Any, q: Any, G: Any = None, h: Any = None, A: Any = None, b: Any = None
-    ) -> Tensor:
+    def forward(self, Q: Any, q: Any, G: Any = None, h: Any = None, A: Any = None, b: Any = None) -> Tensor:
         """Solve.
 
         Parameters
@@ -202,6 +198,9 @@ class FFOQPLayer(torch.nn.Module):
         doubles = [tensor.to(device="cpu", dtype=torch.float64) for tensor in tensors]
         points = _Solve.apply(self, size or 1, *doubles)
         return (points if size else points[0]).to(dtype=q.dtype, device=q.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last_call": None}  # holds solvers, which cannot be copied
 
     def extra_repr(self) -> str:
         """Options that matter, for ``print``."""

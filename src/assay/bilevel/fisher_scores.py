@@ -22,6 +22,8 @@ from assay.bilevel.hypergradient_problem import BilevelProblem, batch_length, pa
 
 __all__ = ["LayerRecord", "LayerScores", "Scores", "map_scores", "micro_batch_scores", "refuse_batch_norm"]
 
+# What torch says when a gradient cannot be mapped over samples.
+_REFUSALS = ("vmap", "atch norm", "running_mean", "mutate a captured Tensor", "more than 1 value per channel")
 _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 
 
@@ -93,7 +95,7 @@ def map_scores(problem: BilevelProblem, theta: Sequence[Tensor], v: Sequence[Ten
     try:
         gradients, losses = mapped(tuple(theta), batch)
     except (RuntimeError, ValueError) as error:
-        if any(words in str(error) for words in ("vmap", "atch norm", "running_mean", "more than 1 value per channel")):
+        if any(words in str(error) for words in _REFUSALS):
             raise TypeError(
                 "inner_loss_per_sample must have a gradient for every sample by itself (torch.func.vmap refused: "
                 f"{str(error).splitlines()[0]}); call eval() on the model or give micro_batch"

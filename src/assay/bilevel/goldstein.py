@@ -64,7 +64,7 @@ class GoldsteinResult(Result):
 
 
 def goldstein_descent(
-    oracle: Callable[[Any], Any],
+    oracle: Any,
     x0: ArrayLike,
     delta: float,
     eps: float,

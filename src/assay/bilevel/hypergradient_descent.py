@@ -76,9 +76,9 @@ class NHGD:
 
     def __init__(
         self,
-        hypergradient: NaturalHypergradient,
-        inner_opt: Optimizer,
-        outer_opt: Optimizer,
+        hypergradient: Any,
+        inner_opt: Any,
+        outer_opt: Any,
         *,
         inner_steps: int = 10,
         certify: str | None = None,

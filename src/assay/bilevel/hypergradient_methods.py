@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,13 +83,13 @@ class HypergradResult(Result):
 def hypergradient(
     inner_params: Any,
     outer_params: Any,
-    inner_loss_per_sample: Callable[..., Any],
-    outer_loss: Callable[..., Any],
+    inner_loss_per_sample: Any,
+    outer_loss: Any,
     inner_batch: Any,
     outer_batch: Any = None,
     *,
     method: str = "nhgd",
-    sample_weight: Callable[..., Any] | None = None,
+    sample_weight: Any = None,
     ridge: Any = 0.0,
     fisher: str = "smoothed",
     damping: float = 1e-3,

@@ -12,7 +12,7 @@ not have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -143,9 +143,9 @@ class BilevelProblem:
         self,
         inner: ParameterSet,
         outer: ParameterSet,
-        inner_loss_per_sample: Callable[..., Any],
-        outer_loss: Callable[..., Any],
-        sample_weight: Callable[..., Any] | None,
+        inner_loss_per_sample: Any,
+        outer_loss: Any,
+        sample_weight: Any,
         ridge: Any,
     ):
         for name, function in (("inner_loss_per_sample", inner_loss_per_sample), ("outer_loss", outer_loss)):

@@ -64,7 +64,7 @@ class SimulatedNetwork:
         sparse = self.n_nodes >= _SPARSE_NODES and np.count_nonzero(weights) < _SPARSE_SHARE * weights.size
         if isinstance(like, Tensor):
             dense = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
-            self._operator = dense.to_sparse_csr() if sparse else dense
+            self._operator = dense.to_sparse() if sparse else dense
         else:
             self._operator = sp.csr_array(weights) if sparse else weights
 

@@ -15,7 +15,7 @@ many samples there are; the certificate measures by how much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -151,11 +151,11 @@ class NaturalHypergradient:
     def __init__(
         self,
         inner_params: Any,
-        inner_loss_per_sample: Callable[..., Any],
-        outer_loss: Callable[..., Any],
+        inner_loss_per_sample: Any,
+        outer_loss: Any,
         *,
         outer_params: Any,
-        sample_weight: Callable[..., Any] | None = None,
+        sample_weight: Any = None,
         fisher: str = "smoothed",
         ridge: Any = 0.0,
         damping: float = 1e-3,

@@ -38,9 +38,10 @@ class QuadraticForm:
         self.shifted = False
         self._lower: Float[ndarray, "n n"] | None = None
         if self.is_diagonal:
-            if self.diagonal.min() < -1e-12 * self.scale:
-                raise _not_semidefinite(float(self.diagonal.min()))
-            self.shifted = bool(self.diagonal.min() <= eps * self.scale)
+            least = float(self.diagonal.min(initial=np.inf))
+            if least < -1e-12 * self.scale:
+                raise _not_semidefinite(least)
+            self.shifted = least <= eps * self.scale
             self._pivots = np.maximum(self.diagonal, 0.0) + self.shifted * eps * self.scale
         else:
             self._factorise()

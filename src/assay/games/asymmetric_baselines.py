@@ -83,7 +83,7 @@ def sym_gda(
     """
     decreasing = check_flag(decreasing, "decreasing")
     saddle = BilinearSaddle.of(A, p, q, X, Y)
-    mu = check_strength(saddle.largest, mu)
+    mu = check_strength(saddle.centred().largest, mu)
     return _play(
         "sym_gda", "perturbed", saddle, (mu, decreasing), 1.0, eta, n_iter, eps, check_every, x0, y0, rtol, callback
     )
@@ -265,9 +265,10 @@ def _play(
     rtol: Any,
     callback: Any,
 ) -> AsymResult:
-    options = options_for(saddle, eta, n_iter, eps, check_every, rtol, callback, stacklevel=5)
-    unit = power_of_two(saddle.largest)
-    game, spectral_norm = saddle.scaled(unit), options.spectral_norm / unit
+    centred = saddle.centred()
+    options = options_for(saddle, centred, eta, n_iter, eps, check_every, rtol, callback, stacklevel=5)
+    unit = power_of_two(centred.largest)
+    game, spectral_norm = centred.scaled(unit), options.spectral_norm / unit
     mu, decreasing = (0.0, False) if perturbation is None else (perturbation[0] / unit, perturbation[1])
     if options.eta is not None:
         step_size = options.eta * unit

@@ -76,7 +76,8 @@ def asym_gda(
     p, q : array_like of shape (n_rows,) and (n_columns,), optional
         Linear terms of the payoff.
     eta : float, optional
-        Step size, in one over payoff units; ``min(1 / ||A||_2, 1 / (2 mu))`` by default.
+        Step size, in one over payoff units; ``min(1 / ||A||_2, 1 / (2 mu))`` by default. Where all entries of a dense
+        ``A`` have one sign and strategies are distributions, the middle of their range is subtracted first.
     n_iter : int, default=100_000
         Most steps of each run.
     eps : float, default=1e-9
@@ -153,11 +154,12 @@ def asym_gda(
         raise ValueError(f"mu must be a positive number or 'auto', got {mu!r}")
     if automatic and len(sides) < 2:
         raise ValueError(f"sides must be both for mu='auto', got {sides}: the test needs a pair of strategies")
-    options = options_for(saddle, eta, n_iter, eps, check_every, rtol, callback)
-    strength = (saddle.largest or 1.0) if automatic else check_strength(saddle.largest, mu)
+    centred = saddle.centred()
+    options = options_for(saddle, centred, eta, n_iter, eps, check_every, rtol, callback)
+    strength = (centred.largest or 1.0) if automatic else check_strength(centred.largest, mu)
     starts = starting_points(saddle, x0, y0)
 
-    run = AsymmetricRun(saddle, sides, strength, automatic, options, starts)
+    run = AsymmetricRun(saddle, centred, sides, strength, automatic, options, starts)
     run.play(callback)
     result = run.result()
     if not result.converged:
@@ -177,6 +179,7 @@ def _check_sides(sides: Any) -> tuple[str, ...]:
 
 def options_for(
     saddle: BilinearSaddle,
+    centred: BilinearSaddle,
     eta: Any,
     n_iter: Any,
     eps: Any,
@@ -185,9 +188,9 @@ def options_for(
     callback: Any,
     stacklevel: int = 4,
 ) -> PlayOptions:
-    """Check the options of play of this game."""
-    unit = power_of_two(saddle.largest)
-    spectral_norm = unit * saddle.scaled(unit).spectral_norm()
+    """Check the options of play of this game, the second being what is played."""
+    unit = power_of_two(centred.largest)
+    spectral_norm = unit * centred.scaled(unit).spectral_norm()
     return PlayOptions.checked(saddle.largest, spectral_norm, eta, n_iter, eps, check_every, rtol, callback, stacklevel)
 
 
@@ -249,7 +252,9 @@ class AsymmetricRun(TwoSidedRun):
     Parameters
     ----------
     saddle : BilinearSaddle
-        The game in the units of the user.
+        The game as it was passed in, by which the answer is judged.
+    centred : BilinearSaddle
+        The game that is played.
     chosen : tuple of str
         The runs that are made.
     mu : float
@@ -264,6 +269,7 @@ class AsymmetricRun(TwoSidedRun):
     def __init__(
         self,
         saddle: BilinearSaddle,
+        centred: BilinearSaddle,
         chosen: tuple[str, ...],
         mu: float,
         automatic: bool,
@@ -271,8 +277,8 @@ class AsymmetricRun(TwoSidedRun):
         starts: tuple[np.ndarray, np.ndarray],
     ):
         self.original = saddle
-        unit = power_of_two(saddle.largest)
-        self.game = saddle.scaled(unit)
+        unit = power_of_two(centred.largest)
+        self.game = centred.scaled(unit)
         views = {"x": (self.game, *starts), "y": (self.game.mirrored, *starts[::-1])}
         sides = {name: _Side(*views[name]) for name in chosen}
         super().__init__(sides, mu / unit, automatic, options, unit, gap_rounding(self.game))

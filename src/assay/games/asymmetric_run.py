@@ -212,10 +212,11 @@ class TwoSidedRun:
             self._solved_after = waited
         patience = 50 * self.options.check_every
         self.solved = self._solved_after is not None and waited >= 2 * self._solved_after + patience
-        if self.solved and not self.automatic:
+        if not self.solved or self.automatic:
+            return False
+        if len(self.sides) == 2:
             self.too_large(nashconv)
-            return True
-        return False
+        return True
 
     def _adapt(self, nashconv: float) -> None:
         """Halve the perturbation if it is too large, the step if it is too long."""

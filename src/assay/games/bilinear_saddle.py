@@ -88,6 +88,20 @@ class BilinearSaddle:
         arrays = (self.by_row / unit, self.by_column / unit, self.p / unit, self.q / unit)
         return BilinearSaddle(*arrays, self.x_set, self.y_set, self.sign)
 
+    def centred(self) -> BilinearSaddle:
+        """The same game without what all payoffs share, if all have one sign and strategies are distributions.
+
+        A constant does not move equilibria, but it would make steps short and perturbations weak.
+        """
+        if sp.issparse(self.by_row) or not (isinstance(self.x_set, Simplex) and isinstance(self.y_set, Simplex)):
+            return self
+        least, most = float(self.by_row.min()), float(self.by_row.max())
+        if least <= 0.0 <= most:
+            return self
+        middle = 0.5 * least + 0.5 * most
+        arrays = (self.by_row - middle, self.by_column - middle, self.p, self.q)
+        return BilinearSaddle(*arrays, self.x_set, self.y_set, self.sign)
+
     @property
     def mirrored(self) -> BilinearSaddle:
         """The game in which the maximiser of this one minimises."""

@@ -13,7 +13,7 @@ which is three passes over memory. The old gradient is not kept: it is in the pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,9 @@ from assay.games.goma_schedule import PRESETS, STOCHASTIC, deterministic_weights
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["GOMA"]
+
+# Entries of a block: a megabyte of single precision, and a multiple of what a vector register holds.
+_BLOCK = 2**18
 
 
 class GOMA(Optimizer):
@@ -394,16 +397,29 @@ def advance(
         if exploration:
             torch._foreach_add_(parameters, gradients, alpha=-exploration)
         return
-    for parameter, gradient, pulled, anchor in zip(parameters, gradients, anchored, anchors, strict=True):
-        pulled.add_(gradient, alpha=-update)
-        if weight:
-            pulled.lerp_(anchor, weight)
-        if exploration and type(parameter) in (Tensor, torch.nn.Parameter):
-            torch.add(pulled, gradient, alpha=-exploration, out=parameter)  # one pass instead of two
-        else:
-            parameter.copy_(pulled)
-            if exploration:
-                parameter.add_(gradient, alpha=-exploration)
+    for tensors in zip(parameters, gradients, anchored, anchors, strict=True):
+        for parameter, gradient, pulled, anchor in _blocks(*tensors):
+            pulled.add_(gradient, alpha=-update)
+            if weight:
+                pulled.lerp_(anchor, weight)
+            if exploration and type(parameter) in (Tensor, torch.nn.Parameter):
+                torch.add(pulled, gradient, alpha=-exploration, out=parameter)  # one pass instead of two
+            else:
+                parameter.copy_(pulled)
+                if exploration:
+                    parameter.add_(gradient, alpha=-exploration)
+
+
+def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Views of large tensors that stay in the cache from one operation to the next, and are worth all threads."""
+    size = max(_BLOCK, 2**15 * torch.get_num_threads())
+    plain = all(
+        tensor.device.type == "cpu" and tensor.is_contiguous() and type(tensor) in (Tensor, torch.nn.Parameter)
+        for tensor in tensors
+    )
+    if tensors[0].numel() < 2 * size or not plain:
+        return [tensors]
+    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
 def _weights(group: Mapping[str, Any], lr: float) -> Callable[[int], tuple[float, float, float, float]]:

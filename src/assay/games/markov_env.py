@@ -84,7 +84,7 @@ class MatrixMarkovGame(_Env):
         rho: ArrayLike | None = None,
         noise: str | None = None,
     ):
-        spaces = import_extra("gymnasium.spaces", extra="games")
+        spaces = import_extra("gymnasium", extra="games").spaces
         if isinstance(P, MarkovGameModel):
             if not (r is None and horizon is None and rho is None):
                 raise ValueError("r, horizon and rho must be None when P is a MarkovGameModel")

@@ -31,7 +31,8 @@ __all__ = [
     "regularized_gap",
 ]
 
-Policies = Float[np.ndarray, "steps states actions"]
+RowPolicies = Float[np.ndarray, "steps states rows"]
+ColumnPolicies = Float[np.ndarray, "steps states columns"]
 
 # States whose reachability is computed at a time.
 _TARGETS = 512
@@ -367,7 +368,7 @@ def _best_responses(
 
 def _regularisation(
     game: MarkovGameModel, beta: Any, mu_ref: Any, nu_ref: Any
-) -> tuple[np.ndarray, Policies, Policies]:
+) -> tuple[np.ndarray, RowPolicies, ColumnPolicies]:
     lead = (game.horizon, game.n_states)
     return (
         as_betas(beta, game.horizon),
@@ -376,7 +377,7 @@ def _regularisation(
     )
 
 
-def _both(game: MarkovGameModel, mu: Any, nu: Any) -> tuple[Policies, Policies]:
+def _both(game: MarkovGameModel, mu: Any, nu: Any) -> tuple[RowPolicies, ColumnPolicies]:
     lead = (game.horizon, game.n_states)
     return (
         as_references(mu, "mu", (*lead, game.n_actions[0]), full_support=False),

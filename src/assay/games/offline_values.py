@@ -21,8 +21,8 @@ __all__ = ["ActionValues", "ValueRegression", "value_regression"]
 
 Table = Float[np.ndarray, "states rows columns"]
 
-# Rows of features that are predicted at a time.
-_ROWS = 2**18
+# Features that are made for predictions at a time.
+_NUMBERS = 2**24
 _RIDGE = 1e-6
 
 
@@ -140,7 +140,9 @@ class _Regressor:
 def _predicted(data: OfflineGameData, predict: Callable[[np.ndarray], np.ndarray]) -> ActionValues:
     """Predictions for all states and actions, in blocks of states."""
     n_rows, n_columns = data.n_actions
-    block = max(1, _ROWS // (n_rows * n_columns))
+    # indicators of states are long; other features are few
+    width = data.n_states if data.phi is None and data.state_features is None else 64
+    block = max(1, _NUMBERS // (n_rows * n_columns * width))
 
     def table_of(states: np.ndarray) -> np.ndarray:
         table = np.empty((len(states), n_rows, n_columns))

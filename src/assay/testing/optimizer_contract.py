@@ -211,7 +211,7 @@ def check_optimizer(
             if remark.startswith("skipped"):
                 results.append(CheckResult(name, "skipped", remark.removeprefix("skipped: ")))
             elif expected:
-                results.append(CheckResult(name, "failed", "it was expected to fail, and passes"))
+                results.append(CheckResult(name, "failed", "it was expected to fail, and passes", expected=False))
             else:
                 results.append(CheckResult(name, "passed", remark))
     report = ContractReport(type(probe).__name__, tuple(results))

@@ -43,7 +43,7 @@ def measure_numpy_costs(measurement: Measurement, sizes: tuple[int, ...], repeat
     """What a step takes beside the operator, in passes over vectors, and how it grows with the dimension."""
     from assay.games.goma import goma
 
-    n_iter = 300  # enough for the checks at both ends not to count
+    n_iter = 150  # enough for the checks at both ends not to count
     seconds, passes = [], []
     for size in sizes:
         rng = np.random.default_rng(0)

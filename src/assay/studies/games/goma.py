@@ -382,6 +382,7 @@ class GomaStudy(Study):
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": {
             "calls": 20_000,
+            "adam_calls": 5000,
             "tuned": ("bilinear",),
             "data": False,
             "replicas": 200,
@@ -389,10 +390,11 @@ class GomaStudy(Study):
             "horizons": (400, 1600, 6400),
             "dimensions": (10**5, 3 * 10**5, 10**6),
             "repeats": 15,
-            "seconds": 1.0,
+            "seconds": 0.6,
         },
         "full": {
             "calls": 20_000,
+            "adam_calls": 20_000,
             "tuned": ("bilinear", "hard", "nonlinear", "robust logistic"),
             "data": True,
             "replicas": 200,
@@ -417,7 +419,7 @@ class GomaStudy(Study):
     def measure(self, contender: str, problem: Problem, rng: np.random.Generator) -> Measurement:
         """Residuals at equal numbers of calls, and what belongs to the contender alone."""
         measurement, parameters = Measurement(), problem.parameters
-        calls = parameters["calls"]
+        calls = parameters["adam_calls" if contender == ADAM else "calls"]
         if contender in (NOISY, HORIZON, SEG, DSEG):
             steps, horizons = parameters["noisy_steps"], parameters["horizons"]
             measure_noise(measurement, contender, parameters["replicas"], steps, horizons, rng)

@@ -1,0 +1,668 @@
+"""DecentralizedBilevel: the iteration against plain loops, invariants, backends, certificates, and what it refuses."""
+
+import dataclasses
+import io
+import warnings
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.bilevel.decentralized_certificate import bias_law
+from assay.bilevel.decentralized_hook import DecentralizedBilevelHook
+from assay.bilevel.decentralized_losses import BatchedLoss, minibatch_sampler
+from assay.bilevel.decentralized_pl import DecentralizedBilevel, stochastic_step_size
+from assay.bilevel.mixing_matrix import metropolis_weights
+from assay.bilevel.pl_problems import nonconvex_pl_problem, quadratic_pl_problem
+from assay.validation import ConvergenceWarning
+
+PROBLEM = quadratic_pl_problem(4)
+RING = nx.cycle_graph(4)
+FAST = {"refine_steps": 5}
+
+
+def solver(problem=PROBLEM, graph=RING, **options):
+    return DecentralizedBilevel.from_problem(problem, graph, **(FAST | options))
+
+
+def states(run):
+    return run.state_dict()["states"]
+
+
+def plain_run(problem, W, n_iter, *, sigma, eta=0.3, a=3.0, estimator="momentum", tracking=True, rho=0.0, batches=None):
+    """The iteration node by node, as it is written down."""
+    K, (dx, dy) = problem.n_nodes, problem.shape
+    gammas = {"x": 0.2 * sigma / max(problem.L, 1.0), "y": 0.5 / problem.L, "z": 0.5 / problem.L}
+    points = [{"x": np.zeros(dx), "y": np.zeros(dy), "z": np.zeros(dy)} for _ in range(K)]
+    draw = batches or (lambda: None)
+
+    def gradients(at, batch):
+        found = []
+        for k in range(K):
+            x, y, z = at[k]["x"], at[k]["y"], at[k]["z"]
+            own = None if batch is None else batch[k]
+            upper, at_y, at_z = (
+                problem.f_list[k](x, y, own)[1],
+                problem.g_list[k](x, y, own)[1],
+                problem.g_list[k](x, z, own)[1],
+            )
+            found.append(
+                {
+                    "x": upper[0] + (at_y[0] - at_z[0]) / sigma,
+                    "y": sigma * upper[1] + at_y[1] + rho * y,
+                    "z": at_z[1] + rho * z,
+                }
+            )
+        return found
+
+    u = gradients(points, draw())
+    v = [dict(one) for one in u]
+    for _ in range(n_iter):
+        direction = v if tracking else u
+        new = [
+            {
+                s: points[k][s]
+                + eta * (sum(W[k, j] * points[j][s] for j in range(K)) - gammas[s] * direction[k][s] - points[k][s])
+                for s in "xyz"
+            }
+            for k in range(K)
+        ]
+        batch = draw()
+        G = gradients(new, batch)
+        if estimator == "momentum":
+            fresh = [{s: (1 - a * eta) * u[k][s] + a * eta * G[k][s] for s in "xyz"} for k in range(K)]
+        elif estimator == "storm":
+            old = gradients(points, batch)
+            fresh = [{s: G[k][s] + (1 - a * eta**2) * (u[k][s] - old[k][s]) for s in "xyz"} for k in range(K)]
+        else:
+            fresh = G
+        v = [{s: sum(W[k, j] * v[j][s] for j in range(K)) + fresh[k][s] - u[k][s] for s in "xyz"} for k in range(K)]
+        points, u = new, fresh
+    return np.array([np.concatenate([point[s] for s in "xyz"]) for point in points])
+
+
+@pytest.mark.parametrize("estimator", ["momentum", "storm", "sgd"])
+@pytest.mark.parametrize("tracking", [True, False])
+def test_iteration_is_the_plain_one(estimator, tracking):
+    rng = np.random.default_rng(3)
+    batches = [PROBLEM.noise(0.3, rng) for _ in range(9)]
+    ours, theirs = iter(batches), iter(batches)
+    run = solver(
+        sigma=0.1, estimator=estimator, tracking=tracking, lower_regularizer=0.05, sampler=lambda _: next(ours),
+        smoothness=PROBLEM.L,
+    )  # fmt: skip
+    for _ in range(8):
+        run.step()
+    plain = plain_run(
+        PROBLEM, metropolis_weights(RING), 8, sigma=0.1, estimator=estimator, tracking=tracking, rho=0.05,
+        batches=lambda: next(theirs),
+    )  # fmt: skip
+    assert np.allclose(states(run), plain, atol=1e-13)
+
+
+def torch_losses(problem):
+    t = torch.as_tensor(problem.targets)
+    H = [torch.as_tensor(loss) for loss in joint_matrices(problem)]
+    f = [lambda x, y, batch, k=k: 0.5 * ((y - t[k]) ** 2).sum() + 0.05 * (x**2).sum() for k in range(len(t))]
+    g = [lambda x, y, batch, k=k: 0.5 * torch.cat([x, y]) @ H[k] @ torch.cat([x, y]) for k in range(len(t))]
+    return f, g
+
+
+def joint_matrices(problem):
+    """Second derivatives of the lower losses of the nodes, column by column."""
+    dx, dy = problem.shape
+    basis = np.eye(dx + dy)
+    return [np.array([np.concatenate(loss(row[:dx], row[dx:], None)[1]) for row in basis]) for loss in problem.g_list]
+
+
+def test_lists_batches_and_tensors_agree():
+    options = {"sigma": 0.1, "smoothness": PROBLEM.L, **FAST}
+    start = np.zeros(5), np.ones(12)
+    batched = DecentralizedBilevel(PROBLEM.f, PROBLEM.g, *start, RING, **options)
+    listed = DecentralizedBilevel(PROBLEM.f_list, PROBLEM.g_list, *start, RING, **options)
+    f, g = torch_losses(PROBLEM)
+    tensors = tuple(torch.as_tensor(point) for point in start)
+    looped = DecentralizedBilevel(f, g, *tensors, RING, backend="torch", **options)
+    stacked = torch.stack([torch.as_tensor(matrix) for matrix in joint_matrices(PROBLEM)])
+
+    def lower(x, y, batch):
+        both = torch.cat([x, y], dim=1)
+        return 0.5 * (both * torch.einsum("kij,kj->ki", stacked, both)).sum(dim=1)
+
+    def upper(x, y, batch):
+        return 0.5 * (y - torch.as_tensor(PROBLEM.targets)).square().sum(dim=1) + 0.05 * x.square().sum(dim=1)
+
+    together = DecentralizedBilevel(
+        BatchedLoss(upper, 4), BatchedLoss(lower, 4), *tensors, RING, backend="torch", **options
+    )
+    for run in (batched, listed, looped, together):
+        for _ in range(12):
+            run.step()
+    for run in (listed, looped, together):
+        assert np.allclose(states(batched), np.asarray(states(run)), atol=1e-13)
+
+
+def test_single_precision_stays_in_it():
+    f, g = torch_losses(quadratic_pl_problem(2))
+    f, g = ([lambda x, y, b, loss=loss: loss(x.double(), y.double(), b) for loss in losses] for losses in (f, g))
+    run = DecentralizedBilevel(
+        f, g, torch.zeros(5), torch.zeros(12), nx.path_graph(2), backend="torch", sigma=0.1, **FAST
+    )
+    result = run.run(30)
+    assert states(run).dtype == torch.float32
+    assert result.x.dtype == np.float64
+    invariants = [c for c in result.certificates if "relative error" in c.statement]
+    assert len(invariants) == 2
+    assert all(c.holds and c.bound == 1e-3 for c in invariants)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    matrices = torch.stack([torch.as_tensor(matrix) for matrix in joint_matrices(PROBLEM)]).cuda()
+    targets = torch.as_tensor(PROBLEM.targets).cuda()
+
+    def lower(x, y, batch):
+        both = torch.cat([x, y], dim=1)
+        return 0.5 * (both * torch.einsum("kij,kj->ki", matrices, both)).sum(dim=1)
+
+    def upper(x, y, batch):
+        return 0.5 * (y - targets).square().sum(dim=1) + 0.05 * x.square().sum(dim=1)
+
+    start = torch.zeros(5, dtype=torch.float64).cuda(), torch.zeros(12, dtype=torch.float64).cuda()
+    losses = BatchedLoss(upper, 4), BatchedLoss(lower, 4)
+    run = DecentralizedBilevel(*losses, *start, RING, backend="torch", sigma=0.1, smoothness=PROBLEM.L, **FAST)
+    result = run.run(20)
+    assert states(run).is_cuda
+    assert np.allclose(result.x, solver(sigma=0.1).run(20).x, atol=1e-12)
+
+
+def test_identical_nodes_follow_the_centralised_run():
+    """Without noise, whatever the graph."""
+    problem, alone = quadratic_pl_problem(5, heterogeneous=False), quadratic_pl_problem(1)
+    single = solver(alone, [[1.0]], sigma=0.1)
+    others = [solver(problem, graph, sigma=0.1) for graph in (nx.path_graph(5), nx.star_graph(4))]
+    for run in (single, *others):
+        for _ in range(60):
+            run.step()
+    for run in others:
+        assert np.abs(states(run) - states(single)).max() <= 1e-12
+
+
+def test_one_node_is_a_single_agent_penalty_method():
+    problem = quadratic_pl_problem(1)
+    run = solver(problem, [[1.0]], sigma=0.1)
+    for _ in range(10):
+        run.step()
+    assert np.allclose(states(run), plain_run(problem, np.eye(1), 10, sigma=0.1), atol=1e-14)
+    assert run.network.bytes_sent == 0
+    assert run.network.spectral_gap == 1.0
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    seed=st.integers(0, 50),
+    eta=st.floats(0.05, 0.33),
+    estimator=st.sampled_from(["momentum", "storm", "sgd"]),
+    noise=st.sampled_from([0.0, 0.5]),
+)
+def test_invariants(seed, eta, estimator, noise):
+    run = solver(
+        quadratic_pl_problem(3, seed=seed), nx.path_graph(3), eta=eta, estimator=estimator, noise=noise, rng=seed
+    )
+    steps = np.repeat([run.gamma_x, 0.5 / run._scales.smoothness, 0.5 / run._scales.smoothness], [5, 12, 12])
+    for _ in range(12):
+        before = run.state_dict()
+        run.step()
+        after = run.state_dict()
+        mean = before["estimators"].mean(axis=0)
+        size = np.abs(after["estimators"]).max() + 1.0
+        assert np.abs(after["trackers"].mean(axis=0) - after["estimators"].mean(axis=0)).max() <= 1e-12 * size
+        moved = after["states"].mean(axis=0) - before["states"].mean(axis=0)
+        assert np.abs(moved + eta * steps * mean).max() <= 1e-12 * size
+
+
+def test_mixing_alone_keeps_the_mean():
+    """From any states, with trackers of zero."""
+    run = solver(sigma=0.1)
+    state = run.state_dict()
+    state["states"] = np.random.default_rng(0).normal(size=state["states"].shape)
+    state["trackers"] = np.zeros_like(state["trackers"])
+    run.load_state_dict(state)
+    run.step()
+    assert np.allclose(states(run).mean(axis=0), state["states"].mean(axis=0), atol=1e-15)
+    zero = solver(sigma=0.1)
+    state = zero.state_dict()
+    state["trackers"] = np.zeros_like(state["trackers"])
+    zero.load_state_dict(state)
+    zero.step()
+    assert not states(zero).any()
+
+
+def test_fixed_points_are_stationary_and_agreed_upon():
+    result_of = solver(sigma=0.2, refine_steps=50)
+    result = result_of.run(1500)
+    rows = [np.tile(point, (4, 1)) for point in (result.x, result.y, result.z)]
+    upper, at_y, at_z = (
+        PROBLEM.f(rows[0], rows[1], None)[1],
+        PROBLEM.g(rows[0], rows[1], None)[1],
+        PROBLEM.g(rows[0], rows[2], None)[1],
+    )
+    assert np.abs((upper[0] + (at_y[0] - at_z[0]) / 0.2).mean(axis=0)).max() <= 1e-2
+    assert np.abs((0.2 * upper[1] + at_y[1]).mean(axis=0)).max() <= 1e-3
+    assert np.abs(at_z[1].mean(axis=0)).max() <= 1e-3
+    assert np.abs(upper[1]).max() > 0.1  # at every node by itself they are not
+    assert max(result.consensus.values()) <= 1e-8
+
+
+def test_tracking_brings_nodes_together():
+    with_tracking, without = (solver(sigma=0.2, tracking=tracking).run(400) for tracking in (True, False))
+    assert with_tracking.consensus["x"] < 1e-3 * without.consensus["x"]
+    assert without.certificates[4].statement.startswith("mean squared disagreement")
+    assert not any("tracker" in c.statement for c in without.certificates)
+    assert with_tracking.bytes_sent == 2 * without.bytes_sent
+
+
+def test_messages_are_two_vectors_per_link():
+    result = solver(graph=nx.star_graph(3)).run(7)
+    assert result.bytes_sent == 7 * 6 * 2 * (5 + 2 * 12) * 8
+    assert result.n_gradients == 4 * 3 * 8  # the first ones, and three pairs in every iteration
+    assert result.spectral_gap == pytest.approx(0.25)
+
+
+def test_penalty_parameter_that_is_halved():
+    run = solver(sigma=0.4, sigma_decay=10)
+    first = run.gamma_x
+    result = run.run(25, 5)
+    assert result.history["sigma"].tolist() == [0.4, 0.4, 0.4, 0.2, 0.2, 0.1]
+    assert run.gamma_x == pytest.approx(first / 4)
+    assert result.sigma == pytest.approx(0.1)
+    # trackers start anew from the gradients at the states
+    run = solver(sigma=0.4, sigma_decay=1, eta=1e-9, a=1.0)
+    run.step()
+    run.step()
+    state = run.state_dict()
+    reference = solver(sigma=0.2).state_dict()
+    assert np.allclose(state["estimators"], reference["estimators"], atol=1e-6)
+
+
+def test_bounds():
+    run = solver(sigma=0.2, x_bounds=(-0.1, np.full(5, 0.2)))
+    result = run.run(400)
+    assert result.x_nodes.min() >= -0.1
+    assert result.x_nodes.max() <= 0.2
+    assert (np.isclose(result.x, -0.1) | np.isclose(result.x, 0.2)).any()
+    exact = PROBLEM.F(result.x)[1]
+    step = result.x - np.clip(result.x - exact, -0.1, 0.2)
+    assert result.stationarity == pytest.approx(step @ step)
+    assert result.stationarity < 1e-2 < exact @ exact
+    assert all(c.holds for c in result.certificates if "relative error" in c.statement)
+
+
+def test_nonconvex_lower_loss():
+    problem = nonconvex_pl_problem(4)
+    result = solver(problem, sigma=0.2, y0=np.full(12, 3.0), refine_steps=40).run(1200)
+    assert problem.F(result.x)[0] - problem.F(problem.x_star)[0] < 0.2
+    assert np.abs(problem.lower_map @ result.z - problem.upper_map @ result.x).max() < 1e-2
+    assert result.pl_ratio >= problem.mu
+
+
+def test_noise_and_generators():
+    runs = [solver(noise=0.5, rng=seed, sigma=0.2).run(20) for seed in (0, 0, 1)]
+    assert np.array_equal(runs[0].x, runs[1].x)
+    assert not np.array_equal(runs[0].x, runs[2].x)
+
+
+def test_step_size_for_noise():
+    assert stochastic_step_size(8, 10) == 0.3
+    assert stochastic_step_size(4, 40000, 2.0) == pytest.approx(0.02)
+    with pytest.raises(ValueError, match="n_iter"):
+        stochastic_step_size(4, 0)
+
+
+def test_smoothness_is_estimated():
+    run = DecentralizedBilevel(PROBLEM.f_list, PROBLEM.g_list, np.zeros(5), np.zeros(12), RING, **FAST)
+    assert run._scales.smoothness == pytest.approx(PROBLEM.L, rel=1e-3)
+    assert run.gamma_x == pytest.approx(0.2 * 0.05 / PROBLEM.L, rel=1e-3)
+    flat = [lambda x, y, batch: (0.0, (0 * x, 0 * y))] * 4
+    with pytest.raises(ValueError, match="smoothness must be given"):
+        DecentralizedBilevel(flat, flat, np.zeros(5), np.zeros(12), RING)
+
+
+def test_only_first_derivatives_are_taken():
+    graphs = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor):
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            graphs.append(torch.is_grad_enabled())
+            return gradient
+
+    f, g = torch_losses(PROBLEM)
+    probed = [
+        [lambda x, y, b, loss=loss: loss(Probe.apply(x), Probe.apply(y), b) for loss in losses] for losses in (f, g)
+    ]
+    start = torch.zeros(5, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
+    DecentralizedBilevel(*probed, *start, RING, backend="torch", refine_steps=2).run(3)
+    assert graphs
+    assert not any(graphs)
+
+
+def test_a_loss_that_does_not_depend_on_x():
+    f, g = torch_losses(PROBLEM)
+    only_y = [lambda x, y, b, k=k: (y - k).square().sum() for k in range(4)]
+    constant = [lambda x, y, b: torch.tensor(1.0, dtype=torch.float64)] * 4
+    start = torch.zeros(5, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
+    for upper in (only_y, constant):
+        run = DecentralizedBilevel(upper, g, *start, RING, backend="torch", **FAST)
+        run.step()
+        assert bool(torch.isfinite(states(run)).all())
+
+
+def test_certificates_of_a_good_run():
+    result = solver(sigma=0.1, refine_steps=200).run(500)
+    assert result.certified
+    assert len(result.certificates) == 9
+    assert result.status == "budget"
+    exact = PROBLEM.F(result.x)[1]
+    assert result.stationarity == pytest.approx(exact @ exact)
+    assert np.sqrt(result.stationarity) <= np.sqrt(result.penalised_stationarity) + result.bias
+    assert result.pl_ratio >= PROBLEM.mu * (1 - 1e-6)
+    assert set(result.history) >= {"iteration", "seconds", "stationarity", "true_stationarity", "consensus_x"}
+    assert len(repr(result).splitlines()) < 30
+    assert result.to_dict()["status"] == "budget"
+
+
+def certificate_of(result, words):
+    return next(c for c in result.certificates if words in c.statement)
+
+
+def spoilt(change):
+    """Report on a converged run after its state has been changed."""
+    run = solver(sigma=0.1, refine_steps=60)
+    run.run(500)
+    state = run.state_dict()
+    change(state)
+    run.load_state_dict(state)
+    return run.run(0)
+
+
+def far_x(state):
+    state["states"][:, :5] += 3.0
+
+
+def late_z(state):
+    state["states"][:, 17:] += np.random.default_rng(0).normal(size=12)
+
+
+def other_y(state):
+    state["states"][:, 5:17] += 5.0
+
+
+def apart(state):
+    state["states"][0] += 1.0
+
+
+def lost_tracker(state):
+    state["trackers"][2] += 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (far_x, "squared norm of the hypergradient"),
+        (late_z, "refined ones"),
+        (other_y, "which minimises it"),
+        (apart, "disagreement"),
+        (lost_tracker, "mean tracker"),
+    ],
+)
+def test_spoilt_answers_fail(change, words):
+    assert certificate_of(spoilt(lambda state: None), words).holds
+    assert not certificate_of(spoilt(change), words).holds
+
+
+def test_wrong_exact_gradients_fail():
+    result = solver(sigma=0.1, true_hypergradient=lambda x: (0.0, x + 5.0), refine_steps=60).run(300)
+    assert not certificate_of(result, "exact hypergradient").holds
+
+
+def test_means_that_move_otherwise_fail(monkeypatch):
+    run = solver(sigma=0.1)
+    lossy = run.network.mix
+    monkeypatch.setattr(run.network, "mix", lambda rows: lossy(rows) * (1 + 1e-6))
+    result = run.run(20)
+    assert not certificate_of(result, "mean state").holds
+    assert not certificate_of(result, "mean tracker").holds
+
+
+def test_a_lower_loss_with_a_bad_valley_fails():
+    """A double well: from y0 the way ends in the worse one, which is stationary."""
+
+    def lower(x, y, batch):
+        return ((y**2 - 1.0) ** 2 + 0.3 * y).sum()
+
+    def upper(x, y, batch):
+        return 0.5 * (x**2).sum() + 0.0 * y.sum()
+
+    start = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    result = DecentralizedBilevel(
+        [upper] * 2, [lower] * 2, *start, nx.path_graph(2), backend="torch", smoothness=20.0, refine_steps=200,
+        z0=torch.tensor([-1.0]),
+    ).run(20)  # fmt: skip
+    assert not certificate_of(result, "Polyak-Lojasiewicz").holds
+
+
+def test_tolerance_and_callback():
+    run = solver(sigma=0.1, refine_steps=100)
+    result = run.run(3000, 50, tol=0.5)
+    assert result.status == "converged"
+    assert result.n_iter < 3000
+    assert result.certificates[0].holds
+    assert result.certificates[0].bound == 0.5
+    with pytest.warns(ConvergenceWarning, match="did not reach tol=1e-09"):
+        assert solver(sigma=0.1).run(5, tol=1e-9).status == "budget"
+    seen = []
+    stopped = solver(sigma=0.1).run(50, 5, callback=lambda one: seen.append(one.iteration) or one.iteration >= 10)
+    assert seen == [5, 10]
+    assert stopped.status == "stopped"
+    assert stopped.n_iter == 10
+
+
+def test_divergence_is_noticed():
+    run = solver(quadratic_pl_problem(8), nx.cycle_graph(8), sigma=0.2, gamma_x=0.5)
+    with pytest.warns(ConvergenceWarning, match="lower gamma_x"):
+        result = run.run(2000)
+    assert result.status == "diverged"
+    assert result.n_iter < 2000
+    assert not result.certified
+
+
+def test_runs_go_on():
+    whole = solver(noise=0.2, rng=1, sigma=0.2).run(20, 5)
+    parts = solver(noise=0.2, rng=1, sigma=0.2)
+    parts.run(10, 5)
+    buffer = io.BytesIO()
+    torch.save(parts.state_dict() | {"states": torch.as_tensor(states(parts))}, buffer)
+    state = parts.state_dict()
+    other = solver(noise=0.2, rng=99, sigma=0.2)
+    other.load_state_dict(state)
+    for run in (parts, other):
+        result = run.run(10, 5)
+        assert np.array_equal(result.x_nodes, whole.x_nodes)
+        assert result.history["iteration"].tolist() == [0, 5, 10, 15, 20]
+        assert result.bytes_sent == whole.bytes_sent
+        assert result.n_gradients == whole.n_gradients
+    with pytest.raises(ValueError, match="got no sigma"):
+        other.load_state_dict({name: value for name, value in state.items() if name != "sigma"})
+    with pytest.raises(ValueError, match="states of state must have shape"):
+        solver(quadratic_pl_problem(3), nx.path_graph(3)).load_state_dict(state)
+    with pytest.raises(ValueError, match="trackers of state"):
+        solver(tracking=False).load_state_dict(state)
+
+
+def test_bias_law():
+    C, slope, certificate = bias_law([0.4, 0.2, 0.1], [0.16 * 3, 0.04 * 3, 0.01 * 3])
+    assert (C, slope) == (pytest.approx(3.0), pytest.approx(2.0))
+    assert certificate.holds
+    assert not bias_law([0.4, 0.1], [0.4, 0.1])[2].holds
+    for bad in (([0.1], [0.1]), ([0.1, 0.1], [1, 2]), ([0.1, 0.2], [1, 2, 3]), ([0.1, 0.2], [0, 1]), ([-1, 1], [1, 1])):
+        with pytest.raises(ValueError):
+            bias_law(*bad)
+
+
+def build(**changes):
+    arguments = {
+        "f_list": PROBLEM.f_list,
+        "g_list": PROBLEM.g_list,
+        "x0": np.zeros(5),
+        "y0": np.zeros(12),
+        "graph": RING,
+        "smoothness": 1.0,
+    } | changes
+    return DecentralizedBilevel(
+        *(arguments.pop(name) for name in ("f_list", "g_list", "x0", "y0", "graph")), **arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"graph": np.ones((4, 3)) / 4}, "graph must be a square matrix"),
+        ({"graph": np.triu(np.ones((4, 4)))}, "graph must be symmetric"),
+        ({"graph": np.ones((4, 4))}, "graph must be doubly stochastic"),
+        ({"graph": np.eye(4)}, "graph must be connected"),
+        ({"graph": nx.Graph([(0, 1), (2, 3)])}, "graph must be connected"),
+        ({"graph": nx.cycle_graph(5)}, "f_list must have a loss for each of the 5 nodes, got 4"),
+        ({"g_list": PROBLEM.g_list[:3]}, "g_list must have a loss for each of the 4 nodes, got 3"),
+        ({"f_list": BatchedLoss(lambda x, y, b: None, 3)}, "f_list must have a loss for each of the 4 nodes, got 3"),
+        ({"sigma": 0.0}, "sigma must be greater than 0"),
+        ({"sigma": -1.0}, "sigma must be greater than 0"),
+        ({"eta": 0.0}, "eta must be greater than 0"),
+        ({"eta": 1.1}, "eta must be at most 1"),
+        ({"eta": 0.5}, "a \\* eta must be at most 1"),
+        ({"a": 0.0}, "a must be greater than 0"),
+        ({"gamma_x": 0.0}, "gamma_x must be greater than 0"),
+        ({"gamma_y": -1.0}, "gamma_y must be greater than 0"),
+        ({"gamma_z": np.nan}, "gamma_z must be finite"),
+        ({"smoothness": 0.0}, "smoothness must be greater than 0"),
+        ({"estimator": "adam"}, "estimator must be one of"),
+        ({"backend": "jax"}, "backend must be one of"),
+        ({"lower_regularizer": -0.1}, "lower_regularizer must be at least 0"),
+        ({"sigma_decay": 0}, "sigma_decay must be at least 1"),
+        ({"x0": np.zeros((5, 1))}, "x0 must be a finite 1-D array"),
+        ({"y0": np.full(12, np.nan)}, "y0 must be a finite 1-D array"),
+        ({"z0": np.zeros(3)}, "z0 must have the shape of y0"),
+        ({"x_bounds": (1.0, 0.0)}, "x_bounds must have lower bounds"),
+        ({"x_bounds": (np.zeros(3), 1.0)}, "lower bound of x_bounds"),
+        ({"x_bounds": (0.0,)}, "x_bounds must be a pair"),
+        ({"sampler": lambda rng: [0, 1]}, "sampler must return a batch for each of the 4 nodes, got 2"),
+        ({"sampler": lambda rng: None}, "sampler must return a batch"),
+        ({"sampler": lambda rng: [[1], [], [1], [1]]}, "got none for node 1"),
+        ({"rng": -1}, "rng must be a non-negative seed"),
+    ],
+)
+def test_bad_values(changes, message):
+    with pytest.raises(ValueError, match=message):
+        build(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"f_list": 3}, "f_list must be a list of callables"),
+        ({"g_list": [None] * 4}, r"g_list\[0\] must be a callable"),
+        ({"g_list": [lambda x, y, b: 1.0] * 4}, r"g_list\[0\] must return"),
+        ({"f_list": BatchedLoss(lambda x, y, b: 1.0, 4)}, "f_list must return"),
+        ({"backend": "torch"}, r"f_list\[0\] must return a torch tensor"),
+        ({"backend": "torch", "x0": torch.zeros(5, dtype=torch.int64)}, "x0 must be of a floating-point dtype"),
+        ({"sigma": "0.1"}, "sigma"),
+    ],
+)
+def test_bad_types(changes, message):
+    with pytest.raises(TypeError, match=message):
+        build(**changes)
+
+
+def test_bad_shapes_of_gradients():
+    for wrong in (
+        (0.0, (np.zeros(5), 0.0)),
+        (0.0, (np.zeros(4), np.zeros(12))),
+        (np.zeros(2), (np.zeros(5), np.zeros(12))),
+    ):
+        with pytest.raises(ValueError, match=r"g_list\[0\] must return a number and gradients of shapes"):
+            build(g_list=[lambda x, y, b, wrong=wrong: wrong] * 4)
+    with pytest.raises(ValueError, match="f_list must return values and gradients of shapes"):
+        build(f_list=BatchedLoss(lambda x, y, b: (np.zeros(4), (x, x)), 4))
+    with pytest.raises(ValueError, match=r"f_list must return a tensor of shape \(4,\)"):
+        build(f_list=BatchedLoss(lambda x, y, b: x.sum(), 4), backend="torch")
+
+
+@pytest.mark.parametrize("which", ["f_list", "g_list"])
+def test_gradients_that_are_not_finite(which):
+    """Node and iteration are named, and nothing has changed."""
+    losses = list(PROBLEM.f_list if which == "f_list" else PROBLEM.g_list)
+    whole, calls = losses[2], []
+
+    def breaks(x, y, batch):
+        calls.append(1)
+        value, (grad_x, grad_y) = whole(x, y, batch)
+        return value, (grad_x, grad_y * np.nan if len(calls) > 8 else grad_y)
+
+    losses[2] = breaks
+    run = build(**{which: losses, "sampler": lambda rng: [None] * 4})
+    before = run.state_dict()
+    with pytest.raises(
+        ValueError, match=rf"{which} must have finite gradients, got a nan or an infinity from node 2 in"
+    ):
+        for _ in range(20):
+            before = run.state_dict()
+            run.step()
+    after = run.state_dict()
+    assert before["iteration"] == after["iteration"]
+    assert np.array_equal(before["states"], after["states"])
+
+
+def test_bad_arguments_of_run():
+    run = solver()
+    for bad in ({"n_iter": -1}, {"n_iter": 5, "log_every": 0}, {"n_iter": 5, "tol": -1.0}):
+        with pytest.raises(ValueError):
+            run.run(**bad)
+
+
+def test_processes_must_have_been_started():
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        DecentralizedBilevelHook(RING)
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        build(backend="dist")
+
+
+def test_sampler_of_minibatches():
+    draw = minibatch_sampler([3, 100], 10)
+    first, second = draw(np.random.default_rng(0))
+    assert sorted(first) == [0, 1, 2]
+    assert len(set(second)) == 10
+    for sizes, size, message in (
+        ([3, 0], 1, "node 1 with empty data"),
+        ([], 1, "at least 1 node"),
+        ([3], 0, "batch_size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            minibatch_sampler(sizes, size)
+
+
+def test_results_are_frozen():
+    result = solver().run(2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.x = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert solver().run(0).n_iter == 0
