@@ -1,7 +1,8 @@
 """DecentralizedBilevel: the iteration against plain loops, invariants, backends, certificates, and what it refuses."""
 
+import copy
 import dataclasses
-import io
+import functools
 import warnings
 
 import networkx as nx
@@ -244,8 +245,7 @@ def test_mixing_alone_keeps_the_mean():
 
 
 def test_fixed_points_are_stationary_and_agreed_upon():
-    result_of = solver(sigma=0.2, refine_steps=50)
-    result = result_of.run(1500)
+    result = solver(sigma=0.2).run(900)
     rows = [np.tile(point, (4, 1)) for point in (result.x, result.y, result.z)]
     upper, at_y, at_z = (
         PROBLEM.f(rows[0], rows[1], None)[1],
@@ -260,8 +260,8 @@ def test_fixed_points_are_stationary_and_agreed_upon():
 
 
 def test_tracking_brings_nodes_together():
-    with_tracking, without = (solver(sigma=0.2, tracking=tracking).run(400) for tracking in (True, False))
-    assert with_tracking.consensus["x"] < 1e-3 * without.consensus["x"]
+    with_tracking, without = (solver(sigma=0.2, tracking=tracking).run(250) for tracking in (True, False))
+    assert with_tracking.consensus["x"] < 1e-2 * without.consensus["x"]
     assert without.certificates[4].statement.startswith("mean squared disagreement")
     assert not any("tracker" in c.statement for c in without.certificates)
     assert with_tracking.bytes_sent == 2 * without.bytes_sent
@@ -305,8 +305,12 @@ def test_bounds():
 
 def test_nonconvex_lower_loss():
     problem = nonconvex_pl_problem(4)
-    result = solver(problem, sigma=0.2, y0=np.full(12, 3.0), refine_steps=40).run(1200)
-    assert problem.F(result.x)[0] - problem.F(problem.x_star)[0] < 0.2
+    result = solver(problem, sigma=0.2, y0=np.full(12, 3.0), refine_steps=40).run(900)
+    assert (
+        problem.F(result.x)[0] - problem.F(problem.x_star)[0]
+        < 0.4
+        < problem.F(np.zeros(5))[0] - problem.F(problem.x_star)[0]
+    )
     assert np.abs(problem.lower_map @ result.z - problem.upper_map @ result.x).max() < 1e-2
     assert result.pl_ratio >= problem.mu
 
@@ -357,7 +361,7 @@ def test_only_first_derivatives_are_taken():
 
 
 def test_a_loss_that_does_not_depend_on_x():
-    f, g = torch_losses(PROBLEM)
+    _, g = torch_losses(PROBLEM)
     only_y = [lambda x, y, b, k=k: (y - k).square().sum() for k in range(4)]
     constant = [lambda x, y, b: torch.tensor(1.0, dtype=torch.float64)] * 4
     start = torch.zeros(5, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
@@ -368,7 +372,7 @@ def test_a_loss_that_does_not_depend_on_x():
 
 
 def test_certificates_of_a_good_run():
-    result = solver(sigma=0.1, refine_steps=200).run(500)
+    result = solver(sigma=0.1, refine_steps=80).run(400)
     assert result.certified
     assert len(result.certificates) == 9
     assert result.status == "budget"
@@ -385,11 +389,17 @@ def certificate_of(result, words):
     return next(c for c in result.certificates if words in c.statement)
 
 
+@functools.cache
+def converged():
+    run = solver(sigma=0.1, refine_steps=60)
+    run.run(400)
+    return run.state_dict()
+
+
 def spoilt(change):
     """Report on a converged run after its state has been changed."""
     run = solver(sigma=0.1, refine_steps=60)
-    run.run(500)
-    state = run.state_dict()
+    state = copy.deepcopy(converged())
     change(state)
     run.load_state_dict(state)
     return run.run(0)
@@ -455,7 +465,7 @@ def test_a_lower_loss_with_a_bad_valley_fails():
 
     start = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     result = DecentralizedBilevel(
-        [upper] * 2, [lower] * 2, *start, nx.path_graph(2), backend="torch", smoothness=20.0, refine_steps=200,
+        [upper] * 2, [lower] * 2, *start, nx.path_graph(2), backend="torch", smoothness=20.0, refine_steps=80,
         z0=torch.tensor([-1.0]),
     ).run(20)  # fmt: skip
     assert not certificate_of(result, "Polyak-Lojasiewicz").holds
@@ -490,8 +500,6 @@ def test_runs_go_on():
     whole = solver(noise=0.2, rng=1, sigma=0.2).run(20, 5)
     parts = solver(noise=0.2, rng=1, sigma=0.2)
     parts.run(10, 5)
-    buffer = io.BytesIO()
-    torch.save(parts.state_dict() | {"states": torch.as_tensor(states(parts))}, buffer)
     state = parts.state_dict()
     other = solver(noise=0.2, rng=99, sigma=0.2)
     other.load_state_dict(state)
@@ -528,9 +536,8 @@ def build(**changes):
         "graph": RING,
         "smoothness": 1.0,
     } | changes
-    return DecentralizedBilevel(
-        *(arguments.pop(name) for name in ("f_list", "g_list", "x0", "y0", "graph")), **arguments
-    )
+    first = [arguments.pop(name) for name in ("f_list", "g_list", "x0", "y0", "graph")]
+    return DecentralizedBilevel(*first, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -582,7 +589,7 @@ def test_bad_values(changes, message):
         ({"g_list": [None] * 4}, r"g_list\[0\] must be a callable"),
         ({"g_list": [lambda x, y, b: 1.0] * 4}, r"g_list\[0\] must return"),
         ({"f_list": BatchedLoss(lambda x, y, b: 1.0, 4)}, "f_list must return"),
-        ({"backend": "torch"}, r"f_list\[0\] must return a torch tensor"),
+        ({"backend": "torch", "f_list": [lambda x, y, b: 1.0] * 4}, r"f_list\[0\] must return a torch tensor"),
         ({"backend": "torch", "x0": torch.zeros(5, dtype=torch.int64)}, "x0 must be of a floating-point dtype"),
         ({"sigma": "0.1"}, "sigma"),
     ],
@@ -613,19 +620,17 @@ def test_gradients_that_are_not_finite(which):
     whole, calls = losses[2], []
 
     def breaks(x, y, batch):
-        calls.append(1)
+        calls.extend([] if batch is None else [1])  # reports do not count
         value, (grad_x, grad_y) = whole(x, y, batch)
-        return value, (grad_x, grad_y * np.nan if len(calls) > 8 else grad_y)
+        return value, (grad_x, grad_y * np.nan if len(calls) > 4 else grad_y)
 
     losses[2] = breaks
-    run = build(**{which: losses, "sampler": lambda rng: [None] * 4})
+    run = build(**{which: losses, "sampler": lambda rng: np.zeros((4, 2, 17))})
+    with pytest.raises(ValueError, match=rf"{which} must have finite gradients, .* from node 2 in iteration [2-9]"):
+        run.run(20)
     before = run.state_dict()
-    with pytest.raises(
-        ValueError, match=rf"{which} must have finite gradients, got a nan or an infinity from node 2 in"
-    ):
-        for _ in range(20):
-            before = run.state_dict()
-            run.step()
+    with pytest.raises(ValueError, match=rf"node 2 in iteration {before['iteration'] + 1}"):
+        run.step()
     after = run.state_dict()
     assert before["iteration"] == after["iteration"]
     assert np.array_equal(before["states"], after["states"])

@@ -16,8 +16,8 @@ BOTH = [quadratic_pl_problem, nonconvex_pl_problem]
 def test_known_values_of_the_quadratic_problem():
     problem = quadratic_pl_problem(8)
     assert problem.mu == pytest.approx(0.6227988, abs=5e-8)
-    assert problem.L == pytest.approx(1.2558751, abs=5e-8)
-    assert np.allclose(problem.x_star, [-0.799903, 0.245729, -0.360741, 0.47036, -0.385068], atol=5e-7)
+    assert round(problem.L, 7) == 1.2558751
+    assert np.allclose(problem.x_star - [-0.799903, 0.245729, -0.360741, 0.47036, -0.385068], 0, atol=5e-7)
     assert problem.F(problem.x_star)[0] == pytest.approx(6.3988156, abs=5e-8)
     value, grad = problem.F(np.zeros(5))
     assert value == pytest.approx(7.7891648, abs=5e-8)
@@ -41,12 +41,12 @@ def test_known_bias_of_the_penalty(sigma, norm):
 
 def test_known_values_of_the_nonconvex_problem():
     problem = nonconvex_pl_problem(8)
-    assert np.allclose(problem.x_star, [0.320674, -0.868091, -0.711086, -0.854005, -0.391351], atol=5e-7)
+    assert np.allclose(problem.x_star - [0.320674, -0.868091, -0.711086, -0.854005, -0.391351], 0, atol=5e-7)
     assert problem.F(problem.x_star)[0] == pytest.approx(6.1855657, abs=5e-8)
     value, grad = problem.F(np.zeros(5))
     assert value == pytest.approx(8.9044551, abs=5e-8)
     assert grad @ grad == pytest.approx(19.3812335, abs=5e-8)
-    assert problem.L == pytest.approx(13.8545519, abs=5e-8)
+    assert round(problem.L, 7) == 13.8545519
 
 
 @pytest.mark.parametrize("make", BOTH)
@@ -110,7 +110,6 @@ def test_identical_nodes():
     ("arguments", "error", "message"),
     [
         ({"K": 0}, ValueError, "K"),
-        ({"K": 2.0}, TypeError, "K"),
         ({"K": 2, "rank": 13}, ValueError, "rank"),
         ({"K": 2, "dx": 0}, ValueError, "dx"),
         ({"K": 2, "seed": -1}, ValueError, "seed"),
@@ -118,11 +117,8 @@ def test_identical_nodes():
 )
 @pytest.mark.parametrize("make", BOTH)
 def test_dimensions_are_checked(make, arguments, error, message):
-    options = dict(arguments)
-    if isinstance(options["K"], float):
-        error = Exception  # the type checker of the tests speaks first
     with pytest.raises(error, match=message):
-        make(options.pop("K"), **options)
+        make(**arguments)
 
 
 def test_more_dimensions_are_checked():
@@ -166,8 +162,8 @@ def test_ridge_losses_and_gradients():
                 arguments = k, own, own_classes
                 assert values[k] == pytest.approx(plain(*arguments, x[k], y[k], 1 - which))
                 slopes = (
-                    approx_fprime(x[k], lambda p, a=arguments, k=k: plain(*a, p, y[k], 1 - which), 1e-6),
-                    approx_fprime(y[k], lambda p, a=arguments, k=k: plain(*a, x[k], p, 1 - which), 1e-6),
+                    approx_fprime(x[k], lambda p, a=arguments, k=k, ridge=1 - which: plain(*a, p, y[k], ridge), 1e-6),
+                    approx_fprime(y[k], lambda p, a=arguments, k=k, ridge=1 - which: plain(*a, x[k], p, ridge), 1e-6),
                 )
                 assert np.allclose(grad_x[k], slopes[0], atol=1e-4)
                 assert np.allclose(grad_y[k], slopes[1], atol=1e-4)
@@ -185,6 +181,11 @@ def test_scores():
     assert accuracy == pytest.approx((labels == 0).mean())
 
 
+def validation_loss(problem, x, features, labels):
+    scores = problem.logits(x.numpy(), problem.y0.numpy(), features)
+    return (np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]).mean()
+
+
 def test_gates():
     """A network by hand; a gate at minus infinity cuts its unit."""
     X, labels, *_ = rows = rows_of()
@@ -199,7 +200,8 @@ def test_gates():
     assert np.allclose(problem.logits(x[0].numpy(), problem.y0.numpy(), X), scores, atol=1e-12)
     losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(X)), labels]
     assert float(problem.g(x, y, None)[0]) == pytest.approx(losses[::2].mean())
-    assert float((problem.f(x, y, None) - problem.f(x - 50.0, y, None))[0]) != 0
+    upper = problem.f(x, y, None)[0] - validation_loss(problem, x[0], rows[2][::2], rows[3][::2])
+    assert float(upper) == pytest.approx(0.5 * gates.sum())
     cut = np.array([0.0, -np.inf, 0.0])
     without = np.maximum(X @ first.reshape(4, 3), 0) * [0.5, 0.0, 0.5] @ second.reshape(3, 3)
     assert np.allclose(problem.logits(cut, problem.y0.numpy(), X), without, atol=1e-12)

@@ -18,6 +18,7 @@ def problem():
     return {
         "games": uniform_games(((4, 5), (10, 10)), (0,)),
         "steps": 2000,
+        "incumbent_steps": 1000,
         "trees": (TINY,),
         "rejection_games": 2,
         "linear_program_steps": 200,
@@ -54,7 +55,7 @@ def test_claims_have_their_numbers():
 
 def test_ours_measures_what_the_claims_are_about(problem):
     pytest.importorskip("clarabel")
-    measurement, scalars = measure(games.AUTO, problem)
+    _, scalars = measure(games.AUTO, problem)
     for mu in ("0.1", "0.5", "1", "2"):
         assert scalars["loss_of_perturbed_strategy", f"mu = {mu}"] <= 1e-9
     assert scalars["loss_of_perturbed_strategy", "mu = 4"] == pytest.approx(0.075)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from assay.games import asymmetric_trees
-from assay.games.asymmetric_trees import asym_dgda, dgda, dogda, sym_dgda
+from assay.games.asymmetric_tree_baselines import dgda, dogda, sym_dgda
+from assay.games.asymmetric_trees import asym_dgda
 from assay.games.sequence_form import SequenceFormGame
 from assay.games.treeplex_dynamics import TreePlay
 from assay.studies.games._asymmetric_games import random_tree
@@ -146,10 +147,10 @@ def test_degenerate_trees(parents, actions, triplets):
 @pytest.mark.parametrize("spoil", [lambda x: 1.01 * x, lambda x: np.roll(x, 1), lambda x: x * np.nan])
 def test_spoilt_plans_break_the_certificate(kuhn, spoil):
     result = asym_dgda(kuhn, eps=1e-8)
-    good = asymmetric_trees._judge(kuhn, result.x, result.y)["nashconv"]
-    assert asymmetric_trees._certificate(good, 1e-8).holds
-    bad = asymmetric_trees._judge(kuhn, spoil(result.x), result.y)["nashconv"]
-    assert not asymmetric_trees._certificate(bad, 1e-8).holds
+    good = asymmetric_trees.judge_plans(kuhn, result.x, result.y)["nashconv"]
+    assert asymmetric_trees.plan_certificate(good, 1e-8).holds
+    bad = asymmetric_trees.judge_plans(kuhn, spoil(result.x), result.y)["nashconv"]
+    assert not asymmetric_trees.plan_certificate(bad, 1e-8).holds
 
 
 def test_callbacks_stop(kuhn):
@@ -184,6 +185,4 @@ def test_too_long_a_step_is_warned_of(kuhn):
 
 def test_what_is_no_game():
     with pytest.raises(TypeError, match="game must be a SequenceFormGame"):
-        asymmetric_trees._checked(np.eye(3), None, 1, 1.0, 1, False, None)
-    with pytest.raises(TypeError, match="tree must be a GameTree"):
-        SequenceFormGame.from_tree.__func__.__wrapped__(SequenceFormGame, 3)
+        asymmetric_trees.checked_options(np.eye(3), None, 1, 1.0, 1, False, None)

@@ -101,7 +101,7 @@ def test_self_play(monkeypatch):
     measurement = Measurement()
     measures.measure_self_play(measurement, SOS_MD, 2)
     found = scalars(measurement)
-    assert found["gap_over_rose", "random, beta=1, n=300, T=320"] == pytest.approx(1, abs=1e-6)
+    assert found["gap_over_rose", "random, beta=1, n=300, T=320"] == pytest.approx(1, abs=1e-3)
     assert found["opt_gap", "random, beta=0.2, n=300, T=5"] > found["opt_gap", "random, beta=0.2, n=300, T=80"]
     assert found["contraction_over_bound", "beta=0.5, T=20"] <= 1
     assert math.isfinite(found["decay_over_proven", "random, beta=1"])

@@ -63,7 +63,7 @@ def test_leduc_poker():
 )
 def test_nashconv_is_that_of_openspiel(name):
     form = openspiel(name)
-    from open_spiel.python.algorithms import exploitability, expected_game_score
+    from open_spiel.python.algorithms import expected_game_score, exploitability
 
     rng = np.random.default_rng(0)
     plans = [random_plan(tree, rng)[1] for tree in form.trees]

@@ -56,7 +56,7 @@ class BatchedLoss:
     array([1., 1., 1.])
     """
 
-    def __init__(self, function: Callable[..., Any], n_nodes: int, *, smoothness: float | None = None):
+    def __init__(self, function: Any, n_nodes: int, *, smoothness: float | None = None):
         if not callable(function):
             raise TypeError(f"function must be a callable function(x, y, batch), got {type(function).__name__}")
         self.function = function
@@ -112,7 +112,7 @@ class NodeLosses:
            [1., 1., 1.]])
     """
 
-    def __init__(self, losses: Sequence[Callable[..., Any]] | BatchedLoss, name: str, n_nodes: int, backend: str):
+    def __init__(self, losses: Any, name: str, n_nodes: int, backend: str):
         self.name = name
         self.backend = backend
         self.n_nodes = n_nodes

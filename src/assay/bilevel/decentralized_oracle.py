@@ -54,7 +54,7 @@ class PenaltyOracle:
         """Where ``x``, ``y`` and ``z`` are in a state."""
         return slice(0, self.dx), slice(self.dx, self.dx + self.dy), slice(self.dx + self.dy, self.dx + 2 * self.dy)
 
-    def directions(self, states: Stack, batches: Sequence[Any] | None, sigma: float, iteration: int) -> Stack:
+    def directions(self, states: Stack, batches: Any, sigma: float, iteration: int) -> Stack:
         """Gradient of the penalised loss in ``x``, of ``sigma f + g`` in ``y`` and of ``g`` in ``z``, at every node.
 
         Raises

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from assay.bilevel.decentralized_certificate import (
     Stationarity,
     measure_stationarity,
 )
-from assay.bilevel.decentralized_losses import BatchedLoss, NodeLosses
+from assay.bilevel.decentralized_losses import NodeLosses
 from assay.bilevel.decentralized_oracle import MeanLosses, PenaltyOracle
 from assay.bilevel.decentralized_report import history_row, report_run
 from assay.bilevel.decentralized_setup import (
@@ -175,8 +175,8 @@ class DecentralizedBilevel:
 
     def __init__(
         self,
-        f_list: Sequence[Callable[..., Any]] | BatchedLoss,
-        g_list: Sequence[Callable[..., Any]] | BatchedLoss,
+        f_list: Any,
+        g_list: Any,
         x0: Any,
         y0: Any,
         graph: Any,
@@ -194,7 +194,7 @@ class DecentralizedBilevel:
         backend: str = "numpy",
         rng: int | np.random.Generator | np.random.SeedSequence | None = None,
         z0: Any = None,
-        x_bounds: tuple[Any, Any] | None = None,
+        x_bounds: Any = None,
         sigma_decay: int | None = None,
         smoothness: float | None = None,
         true_hypergradient: Callable[..., Any] | None = None,

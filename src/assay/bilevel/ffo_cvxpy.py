@@ -89,6 +89,19 @@ class DataGradient:
         )
 
     @classmethod
+    def of_flat_move(cls, point: Float[ndarray, " N"], dual: Float[ndarray, " M"], move: Move) -> DataGradient:
+        """The mean of both sides when no face is curved: terms of second order cancel."""
+        step, multipliers = move.step / move.delta, move.multipliers / move.delta
+        return cls(
+            step,
+            np.column_stack([dual, multipliers]),
+            np.stack([step, point]),
+            -multipliers,
+            step[:, None],
+            point[None],
+        )
+
+    @classmethod
     def of_solutions(
         cls,
         point: Float[ndarray, " N"],

@@ -22,8 +22,8 @@ from assay.bilevel.ffo_faces import ActiveRule, FaceSet, find_faces
 
 __all__ = ["Ghost", "Move", "NotUniqueError", "dense_move", "polished"]
 
-# Below this many unknowns a dense factorisation is faster than a sparse one.
-_DENSE = 400
+# Below this size, or above this density, a dense factorisation is faster than a sparse one.
+_SMALL, _DENSITY = 60, 0.15
 
 
 class NotUniqueError(ValueError):
@@ -44,7 +44,7 @@ class _System:
         scale = max(float(np.abs(form.data).max(initial=0.0)), float(np.abs(equations.data).max(initial=0.0)), 1e-300)
         shift = np.concatenate([np.full(n, 1e-9), np.full(e, -1e-9)]) * scale
         shifted = (self.matrix + sp.diags_array(shift)).tocsc()
-        if n + e <= _DENSE or shifted.nnz > 0.3 * (n + e) ** 2:
+        if n + e <= _SMALL or shifted.nnz > _DENSITY * (n + e) ** 2:
             factor = scipy.linalg.lu_factor(shifted.toarray(), check_finite=False)
             self._solve = lambda right: scipy.linalg.lu_solve(factor, right, check_finite=False)
         else:
@@ -264,7 +264,8 @@ def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 
         values = [slack[faces.flat], *(-face.value(slack[face.rows]) for face in faces.curved)]
         right = np.concatenate([-stationarity, *values])
         form = ghost.form(slack, multipliers)
-        found = _System(form, ghost.equations(slack)).solve(right)
+        system = _System(form, ghost.equations(slack))
+        found = system.solve(right)
         if not np.isfinite(found).all():
             break
         point, flat = point + found[:n], flat + found[n : n + faces.flat.size]
@@ -284,4 +285,7 @@ def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 
     if again.size != faces.size or not np.array_equal(again.flat, faces.flat):
         # The comparison decides by the larger of slack and multiplier, which polishing has made exact.
         again = faces
-    return Ghost(program, best[0], best[1], again)
+    better = Ghost(program, best[0], best[1], again)
+    if not faces.curved:
+        better._system = system  # it does not depend on the point
+    return better

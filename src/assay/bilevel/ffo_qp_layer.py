@@ -241,6 +241,7 @@ class FFOQPLayer(torch.nn.Module):
             solutions.append(found)
             actives.append(active)
             systems.append(system if options.inner == "direct" else None)
+        data.forget("solver", "rows", "singles")
         accurate = np.array([one.accurate for one in solutions])
         if not accurate.all() and not self._warned:
             self._warned = True

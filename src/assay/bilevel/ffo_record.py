@@ -13,7 +13,7 @@ from numpy import ndarray
 from assay.bilevel.ffo_cones import program_residual
 from assay.bilevel.ffo_cvxpy import CompiledProblem, DataGradient
 from assay.bilevel.ffo_faces import SecondOrderFace
-from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move
+from assay.bilevel.ffo_ghost import Ghost, Move, NotUniqueError, dense_move
 
 __all__ = ["Instance", "LayerRecord"]
 
@@ -99,27 +99,34 @@ class LayerRecord:
         """Gradients by the parameter vectors."""
 
         def of(instance: Instance) -> Float[ndarray, " p"]:
+            direction = self.compiled.upstream(upstream[instance.index])
+            if not direction.any():
+                return np.zeros(self.compiled.n_parameters)
             sides = (delta, -delta) if self.central else (delta,)
-            return np.mean([self._one_side(instance, upstream[instance.index], side) for side in sides], axis=0)
+            if self.resolve or _face_in_doubt(instance.ghost):
+                parts = [self._between_solutions(instance, direction, side) for side in sides]
+            elif self.central and not instance.ghost.faces.curved:
+                parts = [DataGradient.of_flat_move(*self._moved(instance, direction, delta))]
+            else:
+                parts = [DataGradient.of_move(*self._moved(instance, direction, side)) for side in sides]
+            return np.mean([self.compiled.to_parameters(part) for part in parts], axis=0)
 
         return np.stack(self.run(of, self.instances))
 
-    def _one_side(self, instance: Instance, upstream: Float[ndarray, " outputs"], delta: float) -> Float[ndarray, " p"]:
-        direction, ghost = self.compiled.upstream(upstream), instance.ghost
-        if not direction.any():
-            return np.zeros(self.compiled.n_parameters)
-        if self.resolve or _face_in_doubt(ghost):
-            again = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True)
-            other = again.ghost
-            found = DataGradient.of_solutions(ghost.point, ghost.dual, other.point, other.dual, delta)
-        else:
-            try:
-                found = DataGradient.of_move(ghost.point, ghost.dual, ghost.move(direction, delta))
-            except NotUniqueError as error:
-                raise ValueError(
-                    f"variables must have unique solutions, got instance {instance.index}: {error}"
-                ) from error
-        return self.compiled.to_parameters(found)
+    def _between_solutions(self, instance: Instance, direction: Float[ndarray, " N"], delta: float) -> DataGradient:
+        ghost = instance.ghost
+        other = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True).ghost
+        return DataGradient.of_solutions(ghost.point, ghost.dual, other.point, other.dual, delta)
+
+    @staticmethod
+    def _moved(
+        instance: Instance, direction: Float[ndarray, " N"], delta: float
+    ) -> tuple[Float[ndarray, " N"], Float[ndarray, " M"], Move]:
+        ghost = instance.ghost
+        try:
+            return ghost.point, ghost.dual, ghost.move(direction, delta)
+        except NotUniqueError as error:
+            raise ValueError(f"variables must have unique solutions, got instance {instance.index}: {error}") from error
 
     def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, " n"]:
         """All gradients in a row."""

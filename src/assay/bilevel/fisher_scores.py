@@ -207,8 +207,13 @@ class LayerScores:
     def agree(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any) -> bool:
         """Whether the scores average to the gradient, which they do not if a loss goes around the module."""
         leaves = [x.detach().requires_grad_() for x in theta]
-        expected = self.problem.inner_gradient(leaves, v, batch)
-        found = self(theta, v, batch, rows=False).gradient
+        device = self.problem.inner.device
+        devices = [device] if device.type == "cuda" else []
+        # Both passes see the same masks of a dropout, and leave the generator as they found it.
+        with torch.random.fork_rng(devices):
+            expected = self.problem.inner_gradient(leaves, v, batch)
+        with torch.random.fork_rng(devices):
+            found = self(theta, v, batch, rows=False).gradient
         tolerance = torch.finfo(expected.dtype).eps ** 0.5
         return bool((found - expected).norm() <= tolerance * (expected.norm() + found.norm()))
 

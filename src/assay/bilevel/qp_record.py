@@ -68,6 +68,10 @@ class QPBatch:
             self._kept[key] = make()
         return self._kept[key]
 
+    def forget(self, *names: str) -> None:
+        """Drop what was kept under these names."""
+        self._kept = {kept: value for kept, value in self._kept.items() if kept[0] not in names}
+
 
 @dataclass(eq=False)
 class QPRecord:
@@ -176,11 +180,11 @@ class QPRecord:
         needed: tuple[bool, ...],
     ) -> list[Float[ndarray, " ..."] | None]:
         makers: tuple[Callable[[bool], Float[ndarray, " ..."]], ...] = (
-            lambda shared: 0.5 * (_outer(step, middle, shared) + _outer(middle, step, shared)),
+            lambda shared: _two_outer(0.5 * step, middle, middle, 0.5 * step, shared),
             lambda shared: _total(step, shared),
-            lambda shared: _outer(self.multipliers, step, shared) + _outer(lam, self.points, shared),
+            lambda shared: _two_outer(self.multipliers, step, lam, self.points, shared),
             lambda shared: -_total(lam, shared),
-            lambda shared: _outer(self.equality_multipliers, step, shared) + _outer(nu, self.points, shared),
+            lambda shared: _two_outer(self.equality_multipliers, step, nu, self.points, shared),
             lambda shared: -_total(nu, shared),
         )
         return [
@@ -206,8 +210,19 @@ class QPRecord:
         return np.concatenate([np.ravel(part) for part in self._products(step, self.points, lam, nu, (True,) * 6)])
 
 
-def _outer(left: Float[ndarray, "B k"], right: Float[ndarray, "B n"], shared: bool) -> Float[ndarray, " ..."]:
-    return left.T @ right if shared else left[:, :, None] * right[:, None, :]
+def _two_outer(
+    one: Float[ndarray, "B k"],
+    by_one: Float[ndarray, "B n"],
+    other: Float[ndarray, "B k"],
+    by_other: Float[ndarray, "B n"],
+    shared: bool,
+) -> Float[ndarray, " ..."]:
+    """Sum of two outer products, by instance or over the batch; nothing of its size is made besides."""
+    left, right = np.stack([one, other], axis=1), np.stack([by_one, by_other], axis=1)
+    if shared:
+        size = 2 * len(one)
+        return left.reshape(size, one.shape[1]).T @ right.reshape(size, by_one.shape[1])
+    return left.mT @ right
 
 
 def _total(rows: Float[ndarray, "B k"], shared: bool) -> Float[ndarray, " ..."]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from assay.cli.console import JsonOption, OutOption, QuietOption, present, reporting_errors, waiting
 
 __all__ = ["games_app"]
+
+_MOST_INFOSETS = 30
 
 games_app = typer.Typer(help="Games and saddle points.", no_args_is_help=True)
 
@@ -22,36 +25,202 @@ def _family() -> None:
 @games_app.command("solve")
 @reporting_errors
 def solve(
-    payoff: Annotated[
-        Path,
+    game: Annotated[
+        str,
         typer.Argument(
-            help="Payoffs to the column player (the row player pays): csv, tsv, txt, npy, npz, json or nfg."
+            metavar="GAME",
+            help="A file, or openspiel:NAME. Payoffs of a matrix game (to the column player; the row player pays): csv, "
+            "tsv, txt, npy, npz, json or nfg. A game tree: efg or json, or nfg with more players. A tabular Markov game: "
+            "npz with P and r.",
         ),
     ],
-    method: Annotated[str, typer.Option("--method", help="hpssn, pssn, ssn or prm+.")] = "hpssn",
-    tol: Annotated[float, typer.Option("--tol", help="Duality gap to reach, in units of the payoffs.")] = 1e-10,
+    method: Annotated[
+        str,
+        typer.Option("--method", help="Matrix: hpssn, pssn, ssn, prm+ or asymmetric. Tree: asymmetric or sos."),
+    ] = "auto",
+    tol: Annotated[float | None, typer.Option("--tol", help="Gap to reach, in units of the payoffs.")] = None,
     rtol: Annotated[bool, typer.Option("--rtol", help="Let --tol be relative to the largest payoff.")] = False,
     max_iter: Annotated[int, typer.Option("--max-iter", help="First-order iterations at most.")] = 100_000,
+    beta: Annotated[float, typer.Option("--beta", help="Markov game: pull towards uniform policies.")] = 0.1,
     as_json: JsonOption = False,
     out_file: OutOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Solve a two-player zero-sum matrix game: equilibrium strategies, value, and a certified duality gap."""
-    from assay.data import read_game
-    from assay.games import solve_matrix_game
+    """Solve a game: strategies (per information set in a tree), values, and how far from equilibrium they are."""
+    kind, content, name = _read(game)
+    if kind == "matrix":
+        _solve_matrix(content, name, method, tol, rtol, max_iter, as_json, out_file, quiet)
+    elif kind == "tree":
+        _solve_tree(content, name, method, tol, rtol, max_iter, as_json, out_file, quiet)
+    else:
+        _solve_markov(content, name, beta, tol, as_json, out_file, quiet)
 
-    game = read_game(payoff)
-    with waiting(f"solving {payoff.name}, {game.shape[0]} x {game.shape[1]}", quiet):
-        result = solve_matrix_game(game, method=method, tol=tol, rtol=rtol, max_iter=max_iter)
+
+def _read(game: str) -> tuple[str, Any, str]:
+    """What kind of game it is, the game, and its name."""
+    if game.startswith("openspiel:"):
+        return "tree", _openspiel(game.removeprefix("openspiel:")), game
+    path = Path(game)
+    suffix = path.suffix.lower()
+    if suffix == ".efg":
+        return "tree", _tree_of(path), path.name
+    if suffix == ".json" and path.is_file() and _has_root(path):
+        return "tree", _tree_of(path), path.name
+    if suffix == ".nfg" and path.is_file() and not _is_matrix_game(path):
+        return "tree", _tree_of(path), path.name
+    if suffix == ".npz" and path.is_file() and _has_transitions(path):
+        return "markov", _markov_of(path), path.name
+    from assay.data import read_game
+
+    return "matrix", read_game(path), path.name
+
+
+def _openspiel(name: str) -> Any:
+    from assay.extras import import_extra
+    from assay.games import GameTree
+
+    pyspiel = import_extra("pyspiel", extra="games")
+    try:
+        loaded = pyspiel.load_game(name)
+    except pyspiel.SpielError as error:
+        raise ValueError(f"OpenSpiel cannot load {name!r}: {str(error).splitlines()[0]}") from None
+    return GameTree.from_openspiel(loaded)
+
+
+def _tree_of(path: Path) -> Any:
+    from assay.games import GameTree
+
+    return GameTree.from_file(path)
+
+
+def _has_root(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False  # the reader of matrices says what is wrong
+    return isinstance(content, dict) and "root" in content
+
+
+def _is_matrix_game(path: Path) -> bool:
+    from assay.data import read_game
+
+    try:
+        read_game(path)
+    except ValueError as error:
+        return not any(words in str(error) for words in ("two players", "sum to zero", "zero-sum"))
+    return True
+
+
+def _has_transitions(path: Path) -> bool:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {"P", "r"} <= set(archive.files)
+    except (ValueError, OSError):
+        return False
+
+
+def _markov_of(path: Path) -> Any:
+    import numpy as np
+
+    from assay.games import MarkovGameModel
+
+    with np.load(path, allow_pickle=False) as archive:
+        horizon = int(archive["horizon"]) if "horizon" in archive.files else None
+        rho = archive["rho"] if "rho" in archive.files else None
+        return MarkovGameModel(archive["P"], archive["r"], horizon=horizon, rho=rho)
+
+
+def _solve_matrix(
+    payoff: Any,
+    name: str,
+    method: str,
+    tol: float | None,
+    rtol: bool,
+    max_iter: int,
+    as_json: bool,
+    out_file: Path | None,
+    quiet: bool,
+) -> None:
+    shape = f"{payoff.shape[0]} x {payoff.shape[1]}"
+    tol = 1e-10 if tol is None else tol
+    with waiting(f"solving {name}, {shape}", quiet):
+        if method == "asymmetric":
+            from assay.games import asym_gda
+
+            result = asym_gda(payoff, mu="auto", eps=tol, rtol=rtol, n_iter=max_iter)
+            value, gap = (result.value_lower + result.value_upper) / 2, result.nashconv
+            iterations = f"{result.n_iter} per player, {result.halvings} halvings"
+        else:
+            from assay.games import solve_matrix_game
+
+            chosen = "hpssn" if method == "auto" else method
+            result = solve_matrix_game(payoff, method=chosen, tol=tol, rtol=rtol, max_iter=max_iter)
+            value, gap = result.value, result.gap
+            iterations = f"{result.n_prm} first-order, {result.n_newton} Newton, {result.n_interior} interior-point"
     summary = {
-        "game": f"{payoff.name}, {game.shape[0]} x {game.shape[1]}",
-        "value": f"{result.value:.12g}",
-        "duality gap": f"{result.gap:.3g}",
+        "game": f"{name}, {shape}",
+        "value": f"{value:.12g}",
+        "duality gap": f"{gap:.3g}",
         "row strategy": _strategy(result.x),
         "column strategy": _strategy(result.y),
-        "iterations": f"{result.n_prm} first-order, {result.n_newton} Newton, {result.n_interior} interior-point",
+        "iterations": iterations,
     }
     present(summary, result, result.certificates, as_json=as_json, out_file=out_file)
+
+
+def _solve_tree(
+    tree: Any,
+    name: str,
+    method: str,
+    tol: float | None,
+    rtol: bool,
+    max_iter: int,
+    as_json: bool,
+    out_file: Path | None,
+    quiet: bool,
+) -> None:
+    import numpy as np
+
+    from assay.games import solve_game_tree
+
+    if rtol and tol is not None:
+        tol *= float(np.abs(tree.payoffs).max()) or 1.0
+    with waiting(f"solving {name}, {len(tree.parent)} nodes", quiet):
+        solution = solve_game_tree(tree, method=method, tol=tol, max_iter=max_iter)
+    sizes = f"{len(tree.players)} player{'s' * (len(tree.players) > 1)}, {len(tree.infosets)} information sets"
+    summary = {"game": f"{name}, {sizes}", "status": solution.status.replace("_", " ")}
+    for player, payoff, gain in zip(solution.players, solution.payoffs, solution.gains, strict=True):
+        summary[player] = f"receives {payoff:.10g}, could gain {gain:.3g}"
+    shown = 0
+    for player, infosets in solution.strategies.items():
+        for label, actions in infosets.items():
+            if shown < _MOST_INFOSETS:
+                summary[f"{player} at {_one_line(label)}"] = ", ".join(f"{a}: {p:.6g}" for a, p in actions.items())
+            shown += 1
+    if shown > _MOST_INFOSETS:
+        summary["..."] = f"{shown - _MOST_INFOSETS} more information sets; --json has all"
+    present(summary, solution, solution.certificates, as_json=as_json, out_file=out_file)
+
+
+def _solve_markov(
+    model: Any, name: str, beta: float, tol: float | None, as_json: bool, out_file: Path | None, quiet: bool
+) -> None:
+    from assay.games import regularized_equilibrium
+
+    options = {} if tol is None else {"tol": tol}
+    with waiting(f"solving {name}, {model.n_states} states", quiet):
+        result = regularized_equilibrium(model, beta=beta, **options)
+    summary = {
+        "game": f"{name}, {model.n_states} states, {model.horizon} steps",
+        "value of the first state": f"{float(model.rho @ result.V[0]):.10g}, with pull {beta:g} towards uniform play",
+    }
+    present(summary, result, result.certificates, as_json=as_json, out_file=out_file)
+
+
+def _one_line(label: str) -> str:
+    return " ".join(label.split())
 
 
 def _strategy(probabilities, most: int = 8) -> str:

@@ -194,10 +194,12 @@ def options_for(
     return PlayOptions.checked(saddle.largest, spectral_norm, eta, n_iter, eps, check_every, rtol, callback, stacklevel)
 
 
-def starting_points(saddle: BilinearSaddle, x0: Any, y0: Any) -> tuple[np.ndarray, np.ndarray]:
+def starting_points(
+    saddle: BilinearSaddle, x0: Any, y0: Any, names: tuple[str, str] = ("x0", "y0")
+) -> tuple[np.ndarray, np.ndarray]:
     """Where play starts: what was passed in, or the points closest to the origin."""
     points = []
-    for feasible, point, name in ((saddle.x_set, x0, "x0"), (saddle.y_set, y0, "y0")):
+    for feasible, point, name in ((saddle.x_set, x0, names[0]), (saddle.y_set, y0, names[1])):
         if point is None:
             points.append(first_point(feasible))
         elif isinstance(feasible, Simplex):
@@ -409,5 +411,5 @@ def perturbed_gap(A: PayoffLike, x: ArrayLike, y: ArrayLike, mu: float, *, X: An
     """
     saddle = BilinearSaddle.of(A, None, None, X, Y)
     mu = check_real(mu, "mu", above=0.0)
-    x, y = starting_points(saddle, x, y)
+    x, y = starting_points(saddle, x, y, ("x", "y"))
     return saddle.perturbed_gap(x, y, mu)

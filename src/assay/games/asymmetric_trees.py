@@ -1,4 +1,4 @@
-r"""Perturbing one player of a game tree: dilated gradient play in sequence form, and what it is compared with.
+r"""Perturbing one player of a game tree: dilated gradient play in sequence form.
 
 The dilated Euclidean regulariser is both the distance of a step and the perturbation (AsymP-DGDA), so that a step stays
 one pass over the tree. As in matrix games, a small enough perturbation of one player is seen to leave an equilibrium
@@ -16,12 +16,12 @@ import numpy as np
 
 from assay.certificate import Certificate
 from assay.games.asymmetric_result import AsymResult, fitted_rate, warn_last_iterate
-from assay.games.asymmetric_run import PlayOptions, TwoSidedRun, check_strength, history_arrays, play_to_tolerance
+from assay.games.asymmetric_run import PlayOptions, TwoSidedRun, check_strength, history_arrays
 from assay.games.bilinear_saddle import ROUNDING, power_of_two, spectral_norm
 from assay.games.sequence_form import SequenceFormGame
 from assay.games.treeplex_dynamics import TreePlay
 
-__all__ = ["asym_dgda", "dgda", "dogda", "sym_dgda"]
+__all__ = ["asym_dgda"]
 
 _Callback = Callable[[Mapping[str, Any]], object] | None
 
@@ -110,8 +110,8 @@ def asym_dgda(
     >>> result.x.round(6), result.certified
     (array([1. , 0.4, 0.6]), True)
     """
-    options, unit = _checked(game, eta, n_iter, eps, check_every, rtol, callback)
-    largest = _largest(game)
+    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
+    largest = largest_payoff(game)
     automatic = isinstance(mu, str)
     if automatic and mu != "auto":
         raise ValueError(f"mu must be a positive number or 'auto', got {mu!r}")
@@ -124,163 +124,20 @@ def asym_dgda(
     return result
 
 
-def sym_dgda(
-    game: SequenceFormGame,
-    mu: float = 0.01,
-    eta: float | None = None,
-    n_iter: int = 20_000,
-    check_every: int = 20,
-    eps: float = 1e-9,
-    *,
-    rtol: bool = False,
-    callback: _Callback = None,
-) -> AsymResult:
-    """Dilated gradient play with both players perturbed: converges to the equilibrium of another game.
-
-    Parameters
-    ----------
-    game, eta, n_iter, check_every, eps, rtol, callback
-        As in :func:`asym_dgda`.
-    mu : float, default=0.01
-        Strength of the perturbation of both players, in payoff units.
-
-    Returns
-    -------
-    AsymResult
-        The last iterate of a single run.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not as described.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If ``eps`` was not reached, as is usual.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from assay.games.asymmetric_trees import sym_dgda
-    >>> from assay.games.sequence_form import SequenceFormGame
-    >>> pennies = SequenceFormGame.from_arrays(
-    ...     parents=([0], [0]), actions=([2], [2]), payoff_triplets=([1, 1, 2, 2], [1, 2, 1, 2], [2.0, -1, -1, 1]))
-    >>> warnings.simplefilter("ignore")
-    >>> sym_dgda(pennies, mu=0.5).nashconv > 0.01
-    True
-    """
-    options, unit = _checked(game, eta, n_iter, eps, check_every, rtol, callback)
-    mu = check_strength(_largest(game), mu)
-    return _single("sym_dgda", game, "perturbed", mu / unit, 1.0, options, unit, callback)
-
-
-def dgda(
-    game: SequenceFormGame,
-    eta: float | None = None,
-    n_iter: int = 20_000,
-    check_every: int = 20,
-    eps: float = 1e-9,
-    *,
-    rtol: bool = False,
-    callback: _Callback = None,
-) -> AsymResult:
-    """Dilated gradient descent ascent without perturbation, alternating; it need not converge.
-
-    Parameters
-    ----------
-    game, eta, n_iter, check_every, eps, rtol, callback
-        As in :func:`asym_dgda`.
-
-    Returns
-    -------
-    AsymResult
-        The last iterate of a single run.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not as described.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If ``eps`` was not reached.
-
-    Examples
-    --------
-    >>> from assay.games.asymmetric_trees import dgda
-    >>> from assay.games.sequence_form import SequenceFormGame
-    >>> dominated = SequenceFormGame.from_arrays(([0], [0]), ([2], [1]), ([1, 2], [1, 1], [1.0, 3.0]))
-    >>> dgda(dominated).x
-    array([1., 1., 0.])
-    """
-    options, unit = _checked(game, eta, n_iter, eps, check_every, rtol, callback)
-    return _single("dgda", game, "perturbed", 0.0, 1.0, options, unit, callback)
-
-
-def dogda(
-    game: SequenceFormGame,
-    eta: float | None = None,
-    n_iter: int = 20_000,
-    check_every: int = 20,
-    eps: float = 1e-9,
-    *,
-    rtol: bool = False,
-    callback: _Callback = None,
-) -> AsymResult:
-    """Dilated optimistic gradient descent ascent, simultaneous; the default step is ``1 / (2 ||A||_2)``.
-
-    Parameters
-    ----------
-    game, eta, n_iter, check_every, eps, rtol, callback
-        As in :func:`asym_dgda`.
-
-    Returns
-    -------
-    AsymResult
-        The last iterate of a single run.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not as described.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If ``eps`` was not reached.
-
-    References
-    ----------
-    .. [1] C.-W. Lee, C. Kroer, H. Luo. Last-iterate convergence in extensive-form games. NeurIPS 2021.
-
-    Examples
-    --------
-    >>> from assay.games.asymmetric_trees import dogda
-    >>> from assay.games.sequence_form import SequenceFormGame
-    >>> pennies = SequenceFormGame.from_arrays(
-    ...     parents=([0], [0]), actions=([2], [2]), payoff_triplets=([1, 1, 2, 2], [1, 2, 1, 2], [2.0, -1, -1, 1]))
-    >>> dogda(pennies).x.round(6)
-    array([1. , 0.4, 0.6])
-    """
-    options, unit = _checked(game, eta, n_iter, eps, check_every, rtol, callback)
-    return _single("dogda", game, "optimistic", 0.0, 0.5, options, unit, callback)
-
-
-def _largest(game: SequenceFormGame) -> float:
+def largest_payoff(game: SequenceFormGame) -> float:
+    """Largest absolute entry of the payoff matrix in sequence form."""
     return float(abs(game.payoff).max()) if game.payoff.nnz else 0.0
 
 
-def _checked(
+def checked_options(
     game: Any, eta: Any, n_iter: Any, eps: Any, check_every: Any, rtol: Any, callback: Any
 ) -> tuple[PlayOptions, float]:
     """Options in payoff units, and the unit in which the largest payoff is about 1."""
     if not isinstance(game, SequenceFormGame):
         raise TypeError(f"game must be a SequenceFormGame, got {type(game).__name__}")
-    unit = power_of_two(_largest(game))
+    unit = power_of_two(largest_payoff(game))
     norm = unit * spectral_norm(game.payoff / unit)
-    return PlayOptions.checked(_largest(game), norm, eta, n_iter, eps, check_every, rtol, callback, 4), unit
+    return PlayOptions.checked(largest_payoff(game), norm, eta, n_iter, eps, check_every, rtol, callback, 4), unit
 
 
 class _TreeSide:
@@ -317,7 +174,7 @@ class _TreeRun(TwoSidedRun):
 
     def nash_conv(self) -> float:
         """NashConv of the two perturbed players."""
-        return _nash_conv(self.game, self.sides["x"].play.x, self.sides["y"].play.x) / self.unit
+        return plan_nash_conv(self.game, self.sides["x"].play.x, self.sides["y"].play.x) / self.unit
 
     def too_large(self, nashconv: float) -> bool:
         """Whether NashConv has been far above the perturbed gaps for some checks."""
@@ -335,7 +192,7 @@ class _TreeRun(TwoSidedRun):
     def result(self) -> AsymResult:
         """Recompute NashConv from the plans and the payoffs that were passed in."""
         x_play, y_play = self.sides["x"].play, self.sides["y"].play
-        judged, tol = _judge(self.game, x_play.x, y_play.x), self.options.tol
+        judged, tol = judge_plans(self.game, x_play.x, y_play.x), self.options.tol
         history = history_arrays(self.rows)
         mu = self.mu * self.unit
         return AsymResult(
@@ -351,60 +208,17 @@ class _TreeRun(TwoSidedRun):
             converged=bool(judged["nashconv"] <= tol),
             halvings=self.halvings,
             rate=fitted_rate(history, mu, 1e3 * self.rounding * self.unit),
-            certificates=(_certificate(judged["nashconv"], tol),),
+            certificates=(plan_certificate(judged["nashconv"], tol),),
             history=history,
         )
 
 
-def _single(
-    solver: str,
-    game: SequenceFormGame,
-    step: str,
-    mu: float,
-    relative_step: float,
-    options: PlayOptions,
-    unit: float,
-    callback: _Callback,
-) -> AsymResult:
-    by_row = game.payoff / unit
-    norm = options.spectral_norm / unit
-    if options.eta is not None:
-        eta = options.eta * unit
-    else:
-        eta = min(relative_step / norm if norm > 0 else 1.0, 0.5 / mu if mu > 0 else math.inf)
-    play = TreePlay(game.trees, by_row, by_row.T.tocsr(), 1.0, step, eta=eta, mu=(mu, mu))
-    done, history = play_to_tolerance(
-        play.advance,
-        lambda: _nash_conv(game, play.x, play.y) / unit,
-        options,
-        unit,
-        callback,
-        lambda number: mu,
-        eta,
-    )
-    judged = _judge(game, play.x, play.y)
-    result = AsymResult(
-        x=play.x,
-        y=play.y,
-        **judged,
-        mu=mu * unit,
-        eta=eta / unit,
-        n_iter=done,
-        tol=options.tol,
-        converged=bool(judged["nashconv"] <= options.tol),
-        certificates=(_certificate(judged["nashconv"], options.tol),),
-        history=history,
-    )
-    if not result.converged:
-        warn_last_iterate(solver, done, result.nashconv, result.tol, stacklevel=4)
-    return result
-
-
-def _certificate(nashconv: float, tol: float) -> Certificate:
+def plan_certificate(nashconv: float, tol: float) -> Certificate:
+    """NashConv against the tolerance."""
     return Certificate("NashConv of the returned plans", nashconv, tol)
 
 
-def _nash_conv(game: SequenceFormGame, x: np.ndarray, y: np.ndarray) -> float:
+def plan_nash_conv(game: SequenceFormGame, x: np.ndarray, y: np.ndarray) -> float:
     """NashConv of plans that need no check, as what each player gains over the current payoff."""
     received, paid = game.payoff.T @ x, game.payoff @ y
     # Pure best responses against the plans themselves: both differences vanish at an equilibrium.
@@ -412,12 +226,12 @@ def _nash_conv(game: SequenceFormGame, x: np.ndarray, y: np.ndarray) -> float:
     return float(gain + paid @ (x - game.trees[0].best_response(paid)))
 
 
-def _judge(game: SequenceFormGame, x: np.ndarray, y: np.ndarray) -> dict[str, float]:
+def judge_plans(game: SequenceFormGame, x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """NashConv and the enclosure of what player 0 pays, all nan for what are no plans."""
     if not max(game.trees[0].violation(x), game.trees[1].violation(y)) <= _PLAN_ROUNDING:
         return dict.fromkeys(("nashconv", "value_lower", "value_upper"), math.nan)
     return {
-        "nashconv": _nash_conv(game, x, y),
+        "nashconv": plan_nash_conv(game, x, y),
         "value_lower": game.trees[0].least(game.payoff @ y),
         "value_upper": -game.trees[1].least(-(game.payoff.T @ x)),
     }

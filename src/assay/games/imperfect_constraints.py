@@ -69,7 +69,7 @@ def first_order_conditions(
     --------
     >>> from assay.games.imperfect_constraints import first_order_conditions
     >>> first_order_conditions({(1,): 1.0, (2,): -1.0}, [1], [0])
-    ([{(2,): -3.0, (1,): 3.0, (0,): -1.0}..., {(1,): 1.0, (2,): -2.0}], [{(3,): -2.0, (2,): 3.0, (1,): -1.0}])
+    ([{(1,): 3.0, (2,): -2.0, (0,): -1.0}, {(1,): 1.0, (2,): -2.0}], [{(2,): 3.0, (3,): -2.0, (1,): -1.0}])
     """
     dim = sum(blocks)
     starts = [sum(blocks[:j]) for j in range(len(blocks))]

@@ -178,7 +178,9 @@ class CompiledPolynomial:
 
     def __init__(self, polynomial: Polynomial, dim: int):
         self.dim = dim
-        self.exponents: Int[np.ndarray, "terms dim"] = np.array(list(polynomial), dtype=np.int64).reshape(-1, dim)
+        self.exponents: Int[np.ndarray, "terms dim"] = np.array(list(polynomial), dtype=np.int64).reshape(
+            len(polynomial), dim
+        )
         self.coefficients: Float[np.ndarray, " terms"] = np.array(list(polynomial.values()), dtype=np.float64)
 
     def __call__(self, x: Float[np.ndarray, " dim"]) -> float:

@@ -233,9 +233,7 @@ class ImperfectRecallGame:
     def reduced(self) -> tuple[dict[tuple[int, ...], float], ...]:
         """Payoffs without the last action of each information set, divided by ``payoff_scale``."""
         unit = 1.0 / self.payoff_scale if self.payoff_scale > 0 else 1.0
-        return tuple(
-            eliminate_last({e: unit * c for e, c in one.items()}, self.simplices) for one in self.polynomials
-        )
+        return tuple(eliminate_last({e: unit * c for e, c in one.items()}, self.simplices) for one in self.polynomials)
 
     @cached_property
     def _compiled(self) -> tuple[CompiledPolynomial, ...]:

@@ -2,93 +2,25 @@ r"""The best strategy of a player who forgets, with a proof that no other is bet
 
 A player with imperfect recall commits to one mixture per information set, and the payoff is a polynomial in them. Its
 maximum over the strategies is sandwiched: from above by semidefinite relaxations in the moments of a distribution over
-strategies, whose multipliers write *bound minus payoff* as sums of squares; from below by the payoff of a strategy that is
-read off the moments and improved by local search. Where nobody is absent-minded some pure strategy is optimal; the
-monomials that differ on pure strategies are few, and a relaxation in them is exact at the latest when its order is the
-number of information sets.
+strategies, whose multipliers write *bound minus payoff* as sums of squares; from below by the payoff of a strategy
+that is read off the moments and improved by local search. Where nobody is absent-minded some pure strategy is optimal;
+the monomials that differ on pure strategies are few, and a relaxation in them is exact at the latest when its order is
+the number of information sets.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from assay.certificate import Assumption, Certificate
-from assay.games.imperfect_ascent import local_ascent
-from assay.games.imperfect_constraints import first_order_conditions, strategy_constraints
-from assay.games.imperfect_polynomials import CompiledPolynomial, fix_variables
+from assay.games.imperfect_optimum import SOLVERS, ExAnteResult, OwnStrategies
 from assay.games.imperfect_recall_game import ImperfectRecallGame
-from assay.games.imperfect_relaxation import LARGEST_RESIDUAL, LEAST_EIGENVALUE, Level, PolynomialProblem
-from assay.result import Result
-from assay.validation import check_choice, check_integer, check_real, warn_not_converged
+from assay.validation import check_choice, check_real, warn_not_converged
 
 __all__ = ["ExAnteResult", "ex_ante_optimum"]
-
-SOLVERS = ("auto", "clarabel", "cvxopt", "scs")
-
-# Orders that are tried beyond the least one where nothing says at which one the bound is exact.
-_FURTHER_ORDERS = 2
-
-# How far below its bound a value may be said to be above it by rounding.
-_ROUNDING = 1e-7
-
-
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class ExAnteResult(Result):
-    """Answer of :func:`ex_ante_optimum`.
-
-    Attributes
-    ----------
-    x : tuple of numpy.ndarray
-        A strategy per information set of the game; those of other players are the ones that were held fixed.
-    value : float
-        Payoff of ``x``, a lower bound of the optimum.
-    upper_bound : float
-        Proved upper bound.
-    gap : float
-        Their difference.
-    status : {"optimal", "unresolved"}
-        Whether the gap is at most ``tol``.
-    order : int
-        Order of the last relaxation.
-    theoretical_order : int or None
-        Order at which the relaxation is exact for certain: one more than the number of information sets for pure
-        strategies; None where no order is known.
-    vertex : bool
-        Whether the relaxation was over pure strategies.
-    rank : int
-        Numerical rank of the moment matrix.
-    flat : bool
-        Whether the rank says that the moments are those of optimal strategies.
-    optimisers : tuple of tuple of numpy.ndarray
-        All optimal strategies that were found, ``x`` first.
-    sdp_size : tuple of int
-        Side of the largest matrix, and number of moments.
-    solver : str
-        Whose multipliers prove the bound.
-    solve_seconds : float
-        Time in conic solvers.
-    """
-
-    x: tuple[np.ndarray, ...]
-    value: float
-    upper_bound: float
-    gap: float
-    status: str
-    order: int
-    theoretical_order: int | None
-    vertex: bool
-    rank: int
-    flat: bool
-    optimisers: tuple[tuple[np.ndarray, ...], ...]
-    sdp_size: tuple[int, int]
-    solver: str
-    solve_seconds: float
 
 
 def ex_ante_optimum(
@@ -118,16 +50,16 @@ def ex_ante_optimum(
     order : int, optional
         Order of the only relaxation to solve.
     max_order : int, optional
-        Largest order; by default one more than the number of information sets for pure strategies, and two more than the
-        least order otherwise.
+        Largest order; by default one more than the number of information sets for pure strategies, and two more than
+        the least order otherwise.
     tol : float, default=1e-6
         Gap to reach, in payoff units.
     vertex : {"auto", True, False}, default="auto"
         Whether to relax over pure strategies, which is exact where the player is not absent-minded, and refused where
         he is. ``"auto"`` does it where it is exact.
     kkt : bool, default=False
-        Whether to add first-order conditions. Relaxations of larger order, but exact at some finite order for almost all
-        payoffs.
+        Whether to add first-order conditions. Relaxations of larger order, but exact at some finite order for almost
+        all payoffs.
     solver : {"auto", "clarabel", "cvxopt", "scs"}, default="auto"
         Conic solver that is asked first. ``"auto"``: CVXOPT for pure strategies and for matrices of more than 60 rows,
         Clarabel otherwise. Others follow when the multipliers fail their check.
@@ -142,14 +74,14 @@ def ex_ante_optimum(
     Returns
     -------
     ExAnteResult
-        Its ``history`` has a row per order: ``order``, ``upper_bound`` (of that order alone), ``value``, ``rank``, ``side``,
-        ``moments``, ``seconds``.
+        Its ``history`` has a row per order: ``order``, ``upper_bound`` (of that order alone), ``value``, ``rank``,
+        ``side``, ``moments``, ``seconds``.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not as described, an order is too small for the polynomials, or the first relaxation takes more
-        than half of the memory of the machine.
+        If an argument is not as described, an order is too small for the polynomials, or the first relaxation takes
+        more than half of the memory of the machine.
     MissingExtraError
         If no conic solver is installed.
 
@@ -164,7 +96,8 @@ def ex_ante_optimum(
     :math:`\sum_{k \le d} e_k(m_1 - 1, \dots, m_l - 1)` for pure strategies, ``e_k`` being the elementary symmetric
     polynomials. With m moments an iteration of CVXOPT costs O(m side^3 + m^2 side^2) and O(m side^2) memory.
 
-    Payoffs are divided by the largest one before they are relaxed, so that no gap below about 1e-10 of it can be proved.
+    Payoffs are divided by the largest one before they are relaxed, so that no gap below about 1e-10 of it can be
+    proved.
 
     References
     ----------
@@ -201,213 +134,10 @@ def ex_ante_optimum(
     vertex = _checked_vertex(game, player, vertex)
     profile = _others(game, player, others)
     task = OwnStrategies(game, player, profile, vertex, bool(kkt))
-    return task.solve(order, max_order, tol, solver, bool(force), callback)
-
-
-class OwnStrategies:
-    """The strategies of one player at those information sets that matter, the others' being fixed.
-
-    Parameters
-    ----------
-    game : ImperfectRecallGame
-        The game.
-    player : int
-        Who maximises.
-    profile : tuple of numpy.ndarray
-        Strategies of all; those of ``player`` are kept where they do not matter.
-    vertex, kkt : bool
-        As in :func:`ex_ante_optimum`.
-    """
-
-    def __init__(
-        self, game: ImperfectRecallGame, player: int, profile: tuple[np.ndarray, ...], vertex: bool, kkt: bool
-    ):
-        self.game, self.player, self.profile, self.vertex = game, player, profile, vertex
-        self.scale = game.payoff_scale if game.payoff_scale > 0 else 1.0
-        free = game.free_part(profile)
-        own = [k for j in game.infosets_of(player) for k in game.free_variables[j]]
-        values = {k: float(free[k]) for k in range(len(free)) if k not in set(own)}
-        payoff = fix_variables(game.reduced[player], values, own)
-        seen = {k for exponent in payoff for k, power in zip(own, exponent, strict=True) if power}
-        self.infosets = [j for j in game.infosets_of(player) if seen.intersection(game.free_variables[j])]
-        kept = [k for j in self.infosets for k in game.free_variables[j]]
-        self.payoff = {tuple(e[own.index(k)] for k in kept): c for e, c in payoff.items()}
-        self.blocks = tuple(len(game.free_variables[j]) for j in self.infosets)
-        ineqs = [] if vertex else strategy_constraints(self.blocks)
-        eqs: list[dict[tuple[int, ...], float]] = []
-        if kkt:
-            more, eqs = first_order_conditions(self.payoff, self.blocks, range(len(self.blocks)))
-            ineqs += more
-        self.problem = PolynomialProblem(self.payoff, tuple(ineqs), tuple(eqs), self.blocks, vertex)
-        self.compiled = CompiledPolynomial(self.payoff, sum(self.blocks))
-
-    def full(self, point: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The profile in which the player plays ``point``."""
-        answer, at = list(self.profile), 0
-        for j, size in zip(self.infosets, self.blocks, strict=True):
-            part = point[at : at + size]
-            row = np.append(part, max(0.0, 1.0 - part.sum()))
-            answer[j] = row / row.sum()
-            at += size
-        return tuple(answer)
-
-    def orders(self, order: int | None, max_order: int | None) -> range:
-        """Orders to try."""
-        least = self.problem.least_order
-        for name, number in (("order", order), ("max_order", max_order)):
-            if number is not None and check_integer(number, name) < least:
-                raise ValueError(f"{name} must be at least {least}, half the largest degree, got {number}")
-        if order is not None:
-            return range(order, order + 1)
-        if max_order is None:
-            max_order = max(least, len(self.blocks) + 1) if self.vertex else least + _FURTHER_ORDERS
-        return range(least, max_order + 1)
-
-    def solve(
-        self,
-        order: int | None,
-        max_order: int | None,
-        tol: float,
-        solver: str,
-        force: bool,
-        callback: Callable[[Mapping[str, Any]], object] | None = None,
-    ) -> ExAnteResult:
-        """Increase the order until the gap is closed."""
-        if not self.blocks:
-            return self._nothing_to_decide(tol)
-        rows: list[dict[str, Any]] = []
-        found: list[np.ndarray] = []
-        best: Level | None = None
-        rank, flat, seconds = 0, False, 0.0
-        bound = math.inf
-        orders = self.orders(order, max_order)
-        for d in orders:
-            try:
-                level = self.problem.solve(d, solver, force)
-            except ValueError:
-                if d == orders[0]:
-                    raise
-                break
-            seconds += level.seconds
-            if level.status != "solved":
-                break
-            extraction = level.extraction(self.problem.least_order, self.problem.half_degree)
-            starts = [*extraction.points, *level.candidates()]
-            found = self._distinct([*found, *(local_ascent(self.compiled, self.blocks, s) for s in starts)], tol)
-            if level.bound < bound:
-                best, bound, rank, flat = level, level.bound, extraction.rank, extraction.flat
-            value = self.game.utility(self.player, self.full(found[0]))
-            size = level.program.side, len(level.program.basis)
-            row = (d, self.scale * level.bound, value, extraction.rank, *size, level.seconds)
-            rows.append(
-                dict(zip(("order", "upper_bound", "value", "rank", "side", "moments", "seconds"), row, strict=True))
-            )
-            stop = callback is not None and callback(dict(rows[-1])) is True
-            if stop or self.scale * bound - value <= tol:
-                break
-        return self._result(rows, found, best, level, rank, flat, seconds, tol)
-
-    def _distinct(self, points: Sequence[np.ndarray], tol: float) -> list[np.ndarray]:
-        """The best points that were found, best first, each once."""
-        ordered = sorted(points, key=lambda point: -self.compiled(point))
-        answer: list[np.ndarray] = []
-        for point in ordered:
-            if self.compiled(ordered[0]) - self.compiled(point) > tol / self.scale:
-                break
-            if all(np.abs(point - other).max() > 1e-4 for other in answer):
-                answer.append(point)
-        return answer
-
-    def _result(
-        self,
-        rows: list[dict[str, Any]],
-        found: list[np.ndarray],
-        best: Level | None,
-        last: Level,
-        rank: int,
-        flat: bool,
-        seconds: float,
-        tol: float,
-    ) -> ExAnteResult:
-        if best is None:  # no relaxation was solved: a strategy without a bound
-            middle = np.concatenate([np.full(size, 1.0 / (size + 1)) for size in self.blocks])
-            found = [local_ascent(self.compiled, self.blocks, middle)]
-        optimisers = tuple(self.full(point) for point in found)
-        value = self.game.utility(self.player, optimisers[0])
-        upper = self.scale * best.bound if best is not None else math.inf
-        used = best if best is not None else last
-        result = ExAnteResult(
-            x=optimisers[0],
-            value=value,
-            upper_bound=upper,
-            gap=upper - value,
-            status="optimal" if upper - value <= tol else "unresolved",
-            order=used.order,
-            theoretical_order=len(self.blocks) + 1 if self.vertex else None,
-            vertex=self.vertex,
-            rank=rank,
-            flat=flat,
-            optimisers=optimisers,
-            sdp_size=(used.program.side, len(used.program.basis)),
-            solver=used.answer.solver,
-            solve_seconds=seconds,
-            certificates=self._certificates(best, value, upper, tol),
-            history={name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())},
-        )
-        if result.status != "optimal":
-            warn_not_converged("ex_ante_optimum", len(rows), result.gap, tol, stacklevel=4)
-        return result
-
-    def _certificates(self, best: Level | None, value: float, upper: float, tol: float) -> tuple[Certificate, ...]:
-        pure = ()
-        if self.vertex:
-            pure = (Assumption("some pure strategy is optimal: the player is never absent-minded", True),)
-        gap = Certificate("proved bound on all strategies minus the payoff of the returned one", upper - value, tol, assumptions=pure)
-        below = Certificate("payoff of the returned strategy, at most the bound (and rounding)", value, upper + _ROUNDING * self.scale)
-        if best is None or best.identity is None:
-            return gap, below
-        points = self.problem.random_points(50, np.random.default_rng(0))
-        return (
-            gap,
-            below,
-            Certificate(
-                "least eigenvalue of the Gram matrices, relative to their entries",
-                best.identity.least_eigenvalue,
-                LEAST_EIGENVALUE,
-                relation=">=",
-            ),
-            Certificate(
-                "largest coefficient of bound minus payoff minus sums of squares, with payoffs of at most 1",
-                best.identity.residual,
-                LARGEST_RESIDUAL,
-            ),
-            Certificate(
-                "the same difference at 50 random strategies",
-                self.problem.identity_error(best, points),
-                LARGEST_RESIDUAL * len(best.program.basis),
-            ),
-        )
-
-    def _nothing_to_decide(self, tol: float) -> ExAnteResult:
-        """No decision of the player changes his payoff."""
-        value = self.game.utility(self.player, self.profile)
-        return ExAnteResult(
-            x=self.profile,
-            value=value,
-            upper_bound=value,
-            gap=0.0,
-            status="optimal",
-            order=0,
-            theoretical_order=1 if self.vertex else None,
-            vertex=self.vertex,
-            rank=1,
-            flat=True,
-            optimisers=(self.profile,),
-            sdp_size=(1, 1),
-            solver="none",
-            solve_seconds=0.0,
-            certificates=(Certificate("proved bound on all strategies minus the payoff of the returned one", 0.0, tol),),
-        )
+    result = task.solve(order, max_order, tol, solver, bool(force), callback)
+    if result.status != "optimal":
+        warn_not_converged("ex_ante_optimum", len(result.history.get("order", ())), result.gap, tol)
+    return result
 
 
 def _checked(game: ImperfectRecallGame, player: int, tol: float) -> tuple[int, float]:
@@ -423,20 +153,22 @@ def _checked_vertex(game: ImperfectRecallGame, player: int, vertex: bool | str) 
     if not isinstance(vertex, bool | np.bool_):
         raise ValueError(f"vertex must be 'auto', True or False, got {vertex!r}")
     if vertex and absent:
-        raise ValueError("vertex must not be True for an absent-minded player, for whom no pure strategy need be optimal")
+        raise ValueError(
+            "vertex must not be True for an absent-minded player, for whom no pure strategy need be optimal"
+        )
     return bool(vertex)
 
 
-def _others(
-    game: ImperfectRecallGame, player: int, others: Sequence[ArrayLike] | None
-) -> tuple[np.ndarray, ...]:
+def _others(game: ImperfectRecallGame, player: int, others: Sequence[ArrayLike] | None) -> tuple[np.ndarray, ...]:
     """A whole profile; where there is nobody else, of uniform strategies."""
     if others is not None:
         return game.strategy(others, "others")
-    deciding = {infoset.player for infoset, simplex in zip(game.infosets, game.simplices, strict=True) if len(simplex) > 1}
+    deciding = {
+        infoset.player for infoset, simplex in zip(game.infosets, game.simplices, strict=True) if len(simplex) > 1
+    }
     if deciding - {player}:
         raise ValueError(
-            f"others must be given where other players decide (here {sorted(deciding - {player})}): a profile with their "
-            "strategies, which are held fixed"
+            f"others must be given where other players decide (here {sorted(deciding - {player})}): a profile with "
+            "their strategies, which are held fixed"
         )
     return tuple(np.full(len(simplex), 1.0 / len(simplex)) for simplex in game.simplices)

@@ -1,4 +1,4 @@
-"""A polynomial optimisation problem over strategies, and its relaxations, each solved until its multipliers are a proof.
+"""A polynomial to maximise over strategies, and its relaxations, each solved until its multipliers are a proof.
 
 One solver after another is asked; what counts is not what a solver says of itself but whether its multipliers pass the
 check of :mod:`assay.games.sos_program`.
@@ -38,9 +38,6 @@ LARGEST_RESIDUAL = 1e-6
 
 # A proof that there is no feasible point is one when the left-over is below 1; half leaves room for rounding.
 LARGEST_REFUTATION = 0.5
-
-# When errors of the multipliers cost more than this, another solver is asked too.
-_COSTLY = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +135,7 @@ class PolynomialProblem:
             solver = "cvxopt"
         return relaxation_size(self.blocks, order, self.vertex, self.ineqs, self.eqs, solver)
 
-    def solve(self, order: int, solver: str = "auto", force: bool = False) -> Level:
+    def solve(self, order: int, solver: str = "auto", force: bool = False, accuracy: float = 1e-7) -> Level:
         """Solve the relaxation of an order.
 
         Parameters
@@ -149,6 +146,8 @@ class PolynomialProblem:
             Who is asked first.
         force : bool, default=False
             Whether to try what may not fit into memory.
+        accuracy : float, default=1e-7
+            When errors of the multipliers cost more than this, another interior-point solver is asked too.
 
         Returns
         -------
@@ -165,6 +164,8 @@ class PolynomialProblem:
         best: Level | None = None
         seconds = 0.0
         for name in self._solvers(size, order):
+            if name == "scs" and best is not None and best.status == "solved":
+                break  # a first-order method would not be more accurate
             try:
                 answer = solve_conic(program, name)
             except MissingExtraError:
@@ -177,14 +178,12 @@ class PolynomialProblem:
                 best = level
             if level.status == "infeasible":
                 return level
-            if level.identity is not None:
-                assert answer.multipliers is not None
-                if answer.accurate or level.bound - answer.multipliers.bound <= _COSTLY:
+            if best.identity is not None:
+                assert best.answer.multipliers is not None
+                if best.bound - best.answer.multipliers.bound <= accuracy:
                     break
         assert best is not None
-        return Level(
-            best.status, order, size, program, best.answer, best.identity, best.refutation, seconds
-        )
+        return Level(best.status, order, size, program, best.answer, best.identity, best.refutation, seconds)
 
     def _solvers(self, size: RelaxationSize, order: int) -> Iterator[str]:
         yield size.solver
@@ -231,9 +230,7 @@ class PolynomialProblem:
         return np.array([compiled(point) for point in points])
 
 
-def _judged(
-    order: int, size: RelaxationSize, program: ConicProgram, answer: ConicAnswer, seconds: float
-) -> Level:
+def _judged(order: int, size: RelaxationSize, program: ConicProgram, answer: ConicAnswer, seconds: float) -> Level:
     if answer.status == "solved" and answer.multipliers is not None:
         identity = check_identity(program, answer.multipliers)
         if identity.residual <= LARGEST_RESIDUAL and identity.least_eigenvalue >= LEAST_EIGENVALUE:

@@ -1,9 +1,10 @@
 """From moments to maximisers: the points at which a measure sits, read off its moment matrix.
 
-When the moment matrix of some order has the rank ``r`` of one that is lower by half the degree of the constraints (it is
-*flat*), its moments are those of ``r`` points, all of them feasible and all of them optimal. The columns of a factor of
-the matrix, brought to echelon form, express every monomial by ``r`` of them; multiplication by a variable is then a
-matrix of size ``r``, and an ordered Schur form of a random combination of these matrices has the points in its columns.
+When the moment matrix of some order has the rank ``r`` of one that is lower by half the degree of the constraints (it
+is *flat*), its moments are those of ``r`` points, all of them feasible and all of them optimal. The columns of a
+factor of the matrix, brought to echelon form, express every monomial by ``r`` of them; multiplication by a variable is
+then a matrix of size ``r``, and an ordered Schur form of a random combination of these matrices has the points in its
+columns.
 """
 
 from __future__ import annotations

@@ -171,11 +171,10 @@ def coverage_certificate(coverage: Coverage) -> Certificate:
 def halves_certificate(gap: float, reference_gap: float) -> Certificate:
     """Policies of one half of the data on the other half, against the references there."""
     return Certificate(
-        "gap of policies learned on half of the data in the game of the other half, no larger than that of the "
-        "references",
+        "estimate, no bound: gap of policies of half of the data in the game of the other half, against the references",
         gap,
         reference_gap,
-        assumptions=(Assumption("an estimate from two halves, not a bound on the true gap"),),
+        assumptions=(Assumption("the halves are independent"),),
     )
 
 

@@ -269,7 +269,7 @@ def check_identity(program: ConicProgram, multipliers: Multipliers) -> SOSIdenti
         least = min(least, float(values[0]) / max(1.0, float(np.abs(gram).max())))
         residual -= block.adjoint(gram)
         rest -= block.adjoint((vectors * np.maximum(values, 0.0)) @ vectors.T)
-    bound = multipliers.bound - rest[0] + float(np.maximum(-rest[1:], 0.0).sum())
+    bound = multipliers.bound - float(rest[0]) + float(np.maximum(-rest[1:], 0.0).sum())
     return SOSIdentity(bound, float(np.abs(residual).max()), least)
 
 

@@ -2,9 +2,9 @@ r"""The linear systems of an interior-point method for moment relaxations, with 
 
 Every iteration solves least-squares problems with the columns ``r' A_i r``, where ``A_i`` says where in the matrix
 moment ``i`` is, and ``r`` is a scaling. Each entry of a moment matrix is one moment, so that all ``A_i`` together have
-as many entries as one matrix: their products with ``r`` from the right cost next to nothing, and those from the left are
-one dense product per moment. A QR factorisation of the columns follows, ``O(m side^3 + m^2 side^2)`` in total for ``m``
-moments, in ``m side^2 / 2`` numbers.
+as many entries as one matrix: their products with ``r`` from the right cost next to nothing, and those from the left
+are one dense product per moment. A QR factorisation of the columns follows, ``O(m side^3 + m^2 side^2)`` in total for
+``m`` moments, in ``m side^2 / 2`` numbers.
 
 (The Cholesky factor of their inner products would be cheaper, but near an optimum, where most of ``A_i`` cancels in
 ``r' A_i r``, it loses the digits that the last iterations need.)
@@ -151,9 +151,7 @@ class ScaledSystem:
             moments = fixed + self._free @ scipy.linalg.solve_triangular(upper, target[:n_free] - inner)
             target[:n_free] = inner
             slack = rotated(target, "N")
-            multipliers = scipy.linalg.solve_triangular(
-                self._triangular, self._fixed.T @ (gained + columns @ slack)
-            )
+            multipliers = scipy.linalg.solve_triangular(self._triangular, self._fixed.T @ (gained + columns @ slack))
             parts = np.split(slack, self._ends[:-1])
             unpacked = [block.unpacked(part).ravel() for block, part in zip(self._blocks, parts, strict=True)]
             x[:], y[:], z[:] = _column(x, moments), _column(y, multipliers), _column(z, np.concatenate(unpacked))

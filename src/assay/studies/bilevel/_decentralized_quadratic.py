@@ -273,15 +273,19 @@ def hessian_descent(
         up, base = upper(x, y, batch)[1], lower(x, y, batch)[1]
         solution, residual = np.zeros_like(y), gossip(up[1])
         direction = residual
+        first = squared = (residual**2).sum(axis=1, keepdims=True)
         for _ in range(5):
             size = length / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-30)
             product = gossip((lower(x, y + size * direction, batch)[1][1] - base[1]) / size) + damping * direction
             products += 1
-            squared = (residual**2).sum(axis=1, keepdims=True)
-            step = squared / np.maximum((direction * product).sum(axis=1, keepdims=True), 1e-30)
+            curvature = (direction * product).sum(axis=1, keepdims=True)
+            # A node is done where the rest is rounding, or no curvature is left.
+            going = (squared > 1e-20 * first) & (curvature > 1e-10 * (direction**2).sum(axis=1, keepdims=True))
+            step = np.where(going, squared, 0.0) / np.where(going, curvature, 1.0)
             solution = solution + step * direction
             residual = residual - step * product
-            direction = residual + (residual**2).sum(axis=1, keepdims=True) / np.maximum(squared, 1e-300) * direction
+            before, squared = squared, (residual**2).sum(axis=1, keepdims=True)
+            direction = residual + squared / np.where(before > 0.0, before, 1.0) * direction
         size = length / np.maximum(np.linalg.norm(solution, axis=1, keepdims=True), 1e-30)
         crossed = (lower(x, y + size * solution, batch)[1][0] - base[0]) / size
         products += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -256,7 +257,9 @@ def _torchopt_step(
     def advance() -> None:
         outer = v.detach().clone().requires_grad_()
         theta = solution(tuple(problem.inner.detached()), outer)
-        (gradient,) = torch.autograd.grad(problem.outer_value(list(theta), [outer], None), outer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # it still calls functorch by its old name
+            (gradient,) = torch.autograd.grad(problem.outer_value(list(theta), [outer], None), outer)
         step_out(gradient)
 
     return advance

@@ -325,6 +325,7 @@ class NaturalHypergradientStudy(Study):
             "tasks": ("cleaning", "ridge"),
             "tuned": False,
             "outer_steps": {"cleaning": 150, "ridge": 40, "distillation": 0},
+            "rated": (AVERAGE,),
             "batches": (100, 400, 1600),
             "repetitions": 2,
             "repeats": 2,
@@ -336,6 +337,7 @@ class NaturalHypergradientStudy(Study):
             "tasks": ("cleaning", "ridge", "distillation"),
             "tuned": True,
             "outer_steps": {"cleaning": 150, "ridge": 60, "distillation": 100},
+            "rated": (AVERAGE, SMOOTHED),
             "batches": (100, 400, 1600, 6400),
             "repetitions": 2,
             "repeats": 5,
@@ -365,7 +367,7 @@ class NaturalHypergradientStudy(Study):
             products = count[0]
         if contender in NATURAL:
             measurement.add("products", products)
-        if contender in (AVERAGE, SMOOTHED):
+        if contender in parameters["rated"]:
             measure_rate(measurement, contender, problem)
         if contender == SMOOTHED:
             measure_cosines(measurement, problem)

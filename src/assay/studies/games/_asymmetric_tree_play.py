@@ -40,7 +40,8 @@ def sequence_form(name: str) -> Any:
 
 def measure_tree(measurement: Measurement, contender: str, case: TreeCase) -> None:
     """Play one game; methods of one run take as many steps as both runs of asymmetric play together."""
-    from assay.games.asymmetric_trees import asym_dgda, dgda, dogda, sym_dgda
+    from assay.games.asymmetric_tree_baselines import dgda, dogda, sym_dgda
+    from assay.games.asymmetric_trees import asym_dgda
 
     if contender in (CFR, CFR_PLUS, DCFR):
         _minimise_regret(measurement, contender, case)

@@ -294,7 +294,7 @@ class OfflineMarkovStudy(Study):
             "soccer": (),
             "real": (500, 8000),
             "betas": (0.1, 0.05),
-            "updates": 20,
+            "updates": 60,
             "repeats": 3,
         },
         "full": {

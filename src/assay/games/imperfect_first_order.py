@@ -1,0 +1,72 @@
+"""Points that satisfy the first-order conditions of all players, and how to get closer to one.
+
+At such a point every action that is played is a best one, given the mixture at all information sets, the others of its
+owner included. An equilibrium is one; with imperfect recall the converse fails.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import least_squares
+
+from assay.games.imperfect_ascent import project_strategies
+from assay.games.imperfect_polynomials import CompiledPolynomial
+from assay.games.imperfect_recall_game import ImperfectRecallGame
+
+__all__ = ["FirstOrderPoints"]
+
+
+class FirstOrderPoints:
+    """First-order conditions of a game, as functions of the free variables.
+
+    Parameters
+    ----------
+    game : ImperfectRecallGame
+        The game; payoffs are in units of the largest one.
+    """
+
+    def __init__(self, game: ImperfectRecallGame):
+        self.game = game
+        self.blocks = tuple(len(simplex) - 1 for simplex in game.simplices)
+        self.dim = sum(self.blocks)
+        self.payoffs = [CompiledPolynomial(one, self.dim) for one in game.reduced]
+
+    def polished(self, point: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
+        """A nearby point that satisfies the first-order conditions to more digits, if there is one."""
+        point = project_strategies(point, self.blocks)
+        sizes = np.array(self.blocks) + 1
+        ends = np.cumsum(sizes)
+
+        def split(unknown: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+            return np.split(unknown[: ends[-1]], ends[:-1]), unknown[ends[-1] :]
+
+        def conditions(unknown: np.ndarray) -> np.ndarray:
+            rows, multipliers = split(unknown)
+            slopes = self.slopes(np.concatenate([row[:-1] for row in rows]))
+            answer = []
+            for row, multiplier, slope in zip(rows, multipliers, slopes, strict=True):
+                slack = multiplier - slope
+                answer += [row + slack - np.hypot(row, slack), [row.sum() - 1.0]]
+            return np.concatenate(answer)
+
+        profile = self.game.profile(point)
+        start = [row @ slope for row, slope in zip(profile, self.slopes(point), strict=True)]
+        fit = least_squares(conditions, np.concatenate([*profile, start]), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        rows, _ = split(fit.x)
+        better = project_strategies(np.concatenate([row[:-1] for row in rows]), self.blocks)
+        close = np.abs(better - point).max(initial=0.0) <= 1e-2
+        return better if close and self.regret(better) < self.regret(point) else point
+
+    def slopes(self, point: Float[np.ndarray, " dim"]) -> list[np.ndarray]:
+        """What each action of each information set adds to its owner's payoff, next to the last action."""
+        gradients = [payoff.gradient(point) for payoff in self.payoffs]
+        return [
+            np.append(gradients[infoset.player][list(variables)], 0.0)
+            for infoset, variables in zip(self.game.infosets, self.game.free_variables, strict=True)
+        ]
+
+    def regret(self, point: Float[np.ndarray, " dim"]) -> float:
+        """Violation of the first-order conditions: the best action at one information set against the mixture."""
+        profile = self.game.profile(point)
+        return max(float(slope.max() - row @ slope) for row, slope in zip(profile, self.slopes(point), strict=True))

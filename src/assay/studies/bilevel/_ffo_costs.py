@@ -1,0 +1,140 @@
+"""What a layer costs: seconds of both passes against other layers, growth with the size, memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from assay.lab import Measurement, interleave
+from assay.studies.bilevel._ffo_contenders import KKT, OURS, box_program, kkt_gradient, make
+
+__all__ = ["measure_growth", "measure_memory", "measure_race"]
+
+
+def _passes(name: str, n: int, batch: int, seed: int) -> tuple[Any, Any]:
+    """A forward pass, and a backward pass of a graph that is kept."""
+    import torch
+
+    program = box_program(n)
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(batch, n, generator=generator, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(batch, n, generator=generator, dtype=torch.float64)
+    solve = make(name, program)
+    kept = solve(q)
+    return lambda: solve(q), lambda: torch.autograd.grad(kept, q, upstream, retain_graph=True)
+
+
+def measure_race(measurement: Measurement, contender: str, n: int, batch: int, repeats: int, seed: int) -> None:
+    """Time of another layer over that of ours, for both passes and together; interleaved, one thread."""
+    ours, theirs = (_passes(name, n, batch, seed) for name in (OURS, contender))
+    timings = interleave(
+        {"ours forward": ours[0], "ours": ours[1], "theirs forward": theirs[0], "theirs": theirs[1]},
+        repeats=repeats,
+        budget=60.0,
+    )
+    case = f"n={n}, batch {batch}"
+    seconds = {name: timings.median(name) for name in timings.seconds}
+    measurement.add("forward_ratio", seconds["theirs forward"] / seconds["ours forward"], case=case)
+    measurement.add("backward_ratio", seconds["theirs"] / seconds["ours"], case=case)
+    total = seconds["theirs forward"] + seconds["theirs"]
+    measurement.add("total_ratio", total / (seconds["ours forward"] + seconds["ours"]), case=case)
+    measurement.add("seconds", total, case=case)
+    measurement.add("seconds_backward", seconds["theirs"], case=case)
+
+
+def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: int, seed: int) -> None:
+    """Growth of a backward pass with a diagonal and a dense form; time of a forward pass outside the solver."""
+    import torch
+
+    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel.qp_solvers import QPSolver
+
+    rng = np.random.default_rng(seed)
+    backward: dict[str, Any] = {}
+    forward: dict[str, Any] = {}
+    for n in sizes:
+        program = box_program(n)
+        root = rng.normal(size=(n, n))
+        q = torch.as_tensor(rng.normal(size=(4, n))).requires_grad_()
+        upstream = torch.as_tensor(rng.normal(size=(4, n)))
+        for kind, Q in (("diagonal", program.Q), ("dense", torch.as_tensor(root @ root.T / n + np.eye(n)))):
+            kept = FFOQPLayer()(Q, q, program.G, program.h)
+            backward[f"{kind} {n}"] = lambda kept=kept, q=q, upstream=upstream: torch.autograd.grad(
+                kept, q, upstream, retain_graph=True
+            )
+        layer = FFOQPLayer()
+        forward[f"layer {n}"] = lambda layer=layer, q=q, program=program: layer(program.Q, q, program.G, program.h)
+        data = [part.numpy() for part in (program.Q, program.G, program.h)]
+        solver = QPSolver("clarabel", {}, data[0], data[1], np.zeros((0, n)))
+        rows = q.detach().numpy()
+        forward[f"solver {n}"] = lambda solver=solver, rows=rows, data=data: [
+            solver.solve(row, data[2], np.zeros(0), k) for k, row in enumerate(rows)
+        ]
+    timings = interleave(backward, repeats=repeats, budget=60.0)
+    for kind in ("diagonal", "dense"):
+        seconds = [timings.median(f"{kind} {n}") for n in sizes]
+        measurement.add("time_exponent", np.polyfit(np.log(sizes), np.log(seconds), 1)[0], case=f"{kind} form")
+        measurement.add_curve(
+            "backward seconds", sizes, seconds, case=f"{kind} form", x_label="unknowns", x_log=True, y_log=True,
+            y_label="seconds, batch of 4",
+        )  # fmt: skip
+    timings = interleave(forward, repeats=repeats, budget=60.0)
+    for n in sizes:
+        measurement.add("overhead", timings.median(f"layer {n}") / timings.median(f"solver {n}") - 1.0, case=f"n={n}")
+
+
+def measure_memory(measurement: Measurement, sizes: tuple[int, ...], seed: int) -> None:
+    """Peak memory of both passes of one instance with all six gradients, ours and of the dense system."""
+    peaks: dict[str, list[int]] = {"ours": [], "dense KKT": []}
+    for name, column in peaks.items():
+        for n in sizes:
+            run = _all_gradients(name, n, seed)
+            run()
+            tracemalloc.start()
+            run()
+            column.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        measurement.add_curve(
+            "memory", sizes, column, case=name, x_label="unknowns", y_label="bytes", x_log=True, y_log=True
+        )
+        measurement.add("memory_exponent", np.polyfit(np.log(sizes), np.log(column), 1)[0], case=name)
+    measurement.add("memory_constant", peaks["dense KKT"][-1] / (8 * sizes[-1] ** 2), case="dense KKT")
+    measurement.add("memory_constant", peaks["ours"][-1] / (8 * sizes[-1] ** 2), case="ours")
+    kept = []
+    for name in (OURS, KKT):
+        _, backward = _passes(name, sizes[-1], 1, seed)
+        backward()
+        tracemalloc.start()
+        backward()
+        kept.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    measurement.add("backward_memory_ratio", kept[1] / kept[0])
+
+
+def _all_gradients(name: str, n: int, seed: int) -> Callable[[], Any]:
+    """Both passes with a dense form; every array that they make is one of numpy."""
+    import torch
+
+    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel.qp_solvers import QPSolver
+
+    rng = np.random.default_rng(seed)
+    root, q, upstream = rng.normal(size=(n, n)), rng.normal(size=n), rng.normal(size=n)
+    program = box_program(n)
+    Q, G, h = root @ root.T / n + np.eye(n), program.G.numpy(), program.h.numpy()
+    leaves = [torch.as_tensor(part).requires_grad_() for part in (Q, q, G, h)]
+    nothing = np.zeros((0, n))
+
+    def ours() -> Any:
+        return torch.autograd.grad(FFOQPLayer()(*leaves), leaves, torch.as_tensor(upstream))
+
+    def dense() -> Any:
+        found = QPSolver("clarabel", {}, Q, G, nothing).solve(q, h, np.zeros(0), 0)
+        step, moved, _ = kkt_gradient(Q, G, h, nothing, found.point, found.multipliers, upstream)
+        by_form = 0.5 * (np.outer(step, found.point) + np.outer(found.point, step))
+        return by_form, step, np.outer(found.multipliers, step) + np.outer(moved, found.point), -moved
+
+    return ours if name == "ours" else dense
