@@ -11,6 +11,12 @@ from .hard_methods import nesterov_inner_penalty as nesterov_inner_penalty
 from .hard_methods import penalty_f2sa as penalty_f2sa
 from .hard_methods import run_method as run_method
 from .hard_methods import value_function_gd as value_function_gd
+from .hyper_cleaning import HyperCleaningClassifier as HyperCleaningClassifier
+from .hypergradient_certificate import HypergradientReport as HypergradientReport
+from .hypergradient_descent import NHGD as NHGD
+from .hypergradient_methods import HypergradResult as HypergradResult
+from .hypergradient_methods import hypergradient as hypergradient
+from .natural_hypergradient import NaturalHypergradient as NaturalHypergradient
 from .oracle_counter import OracleBudgetError as OracleBudgetError
 from .oracle_counter import OracleCounter as OracleCounter
 from .oracle_counter import OracleOutput as OracleOutput

@@ -186,7 +186,6 @@ def counterfactual_regret(tree: GameTree, n_iter: int = 1000) -> float:
     the last one counts.
     """
     import pyspiel
-    from open_spiel.python import policy
     from open_spiel.python.algorithms import cfr, expected_game_score
 
     game = pyspiel.load_efg_game(as_efg(tree, n_players=max(2, len(tree.players))))
@@ -195,8 +194,8 @@ def counterfactual_regret(tree: GameTree, n_iter: int = 1000) -> float:
         solver.evaluate_and_update_policy()
     values = []
     for found in (solver.average_policy(), solver.current_policy()):
-        tabular = policy.tabular_policy_from_callable(game, found.action_probabilities)
-        values.append(expected_game_score.policy_value(game.new_initial_state(), tabular)[0])
+        policies = [found] * game.num_players()
+        values.append(expected_game_score.policy_value(game.new_initial_state(), policies)[0])
     return float(max(values))
 
 
@@ -217,6 +216,8 @@ def gambit_equilibria(tree: GameTree, method: str) -> list[list[np.ndarray]]:
         for player in game.players:
             own = tree.infosets_of(player.number)
             for j, infoset in zip(own, player.infosets, strict=True):
-                rows[j] = np.array([float(behaviour[action]) for action in infoset.actions])
+                row = np.array([float(behaviour[action]) for action in infoset.actions])
+                # What is not reached by the player's own moves is left open.
+                rows[j] = row if row.sum() > 0 else np.full(len(row), 1.0 / len(row))
         answer.append(rows)
     return answer
