@@ -306,12 +306,9 @@ def test_bounds():
 def test_nonconvex_lower_loss():
     problem = nonconvex_pl_problem(4)
     result = solver(problem, sigma=0.2, y0=np.full(12, 3.0), refine_steps=40).run(900)
-    assert (
-        problem.F(result.x)[0] - problem.F(problem.x_star)[0]
-        < 0.4
-        < problem.F(np.zeros(5))[0] - problem.F(problem.x_star)[0]
-    )
-    assert np.abs(problem.lower_map @ result.z - problem.upper_map @ result.x).max() < 1e-2
+    best = problem.F(problem.x_star)[0]
+    assert problem.F(result.x)[0] - best < 0.25 * (problem.F(np.zeros(5))[0] - best)
+    assert np.abs(problem.lower_map @ result.z - problem.upper_map @ result.x).max() < 3e-2
     assert result.pl_ratio >= problem.mu
 
 

@@ -96,8 +96,10 @@ def test_digits_task():
 @pytest.mark.parametrize("contender", ["no tracking", "HVP", "fixed"])
 def test_ridge_is_measured(monkeypatch, contender):
     monkeypatch.setattr(digits, "_trained", lambda problem, n_iter: problem.y0)
+    monkeypatch.setattr(digits, "N_TRAIN", 40)
+    monkeypatch.setattr(digits, "N_VALIDATION", 40)
     measurement = Measurement()
-    digits.measure_ridge(measurement, contender, 0, 2)
+    digits.measure_ridge(measurement, contender, 77, 2)
     assert 0.0 < scalars(measurement, "test_accuracy")["ridge"] < 1.0
 
 

@@ -381,7 +381,7 @@ def test_solver_of_the_users():
     tiny = FFOQPLayer(solver=lambda *data: (np.zeros(2), -1e-10 * np.ones(4), np.zeros(0)), polish=False)
     tiny(*boxed(x))
     assert (tiny._last_call.multipliers == 0).all()
-    with pytest.raises(ValueError, match="multipliers of at least 0, got -0.1 for instance 0"):
+    with pytest.raises(ValueError, match=r"multipliers of at least 0, got -0.1 for instance 0"):
         FFOQPLayer(solver=lambda *data: (np.zeros(2), -0.1 * np.ones(4), np.zeros(0)))(*boxed(x))
     with pytest.raises(ValueError, match=r"vectors of sizes \(2, 4, 0\)"):
         FFOQPLayer(solver=lambda *data: (np.zeros(2), np.zeros(3), np.zeros(0)))(*boxed(x))

@@ -14,6 +14,11 @@ def scalars(measurement):
     return {(scalar.metric, scalar.case): scalar.value for scalar in measurement.scalars}
 
 
+@pytest.fixture(scope="module")
+def logistic():
+    return problems.robust_logistic()
+
+
 def test_declarations():
     GomaStudy.check_declarations()
     assert GomaStudy.name == "games/goma"
@@ -36,14 +41,14 @@ def test_declarations():
 
 
 @pytest.mark.parametrize("name", ["bilinear", "hard", "nonlinear", "well-conditioned", "robust logistic"])
-def test_operators_are_what_they_say(name):
+def test_operators_are_what_they_say(name, logistic):
     rng = np.random.default_rng(0)
     make = {
         "bilinear": lambda: problems.bilinear(rng),
         "hard": lambda: problems.hard_instance(20),
         "nonlinear": lambda: problems.nonlinear(rng, 30),
         "well-conditioned": lambda: problems.well_conditioned(rng)[0],
-        "robust logistic": problems.robust_logistic,
+        "robust logistic": lambda: logistic,
     }
     saddle = make[name]()
     assert saddle.name == name
@@ -70,8 +75,8 @@ def test_the_hard_instance_is_the_matrix_that_is_published():
     np.testing.assert_allclose(problems.hard_instance(size).field(z), expected, atol=1e-14)
 
 
-def test_minibatches_are_unbiased():
-    rng, saddle, oracle = np.random.default_rng(0), problems.robust_logistic(), problems.robust_logistic_minibatch()
+def test_minibatches_are_unbiased(logistic):
+    rng, saddle, oracle = np.random.default_rng(0), logistic, problems.robust_logistic_minibatch()
     z = rng.normal(size=saddle.start.size)
     means = np.mean([oracle(z, 40, rng) for _ in range(300)], axis=0)
     exact = saddle.field(z)
@@ -109,13 +114,12 @@ def test_noise(contender):
     assert {case for _, case in scalars(measurement)} == {"kappa 1", "kappa 4"}
 
 
-def test_minibatch_runs():
-    saddle = problems.robust_logistic()
+def test_minibatch_runs(logistic):
     for contender in (runs.NOISY, runs.SGDA, runs.DSEG, runs.ADAM):
         measurement = Measurement()
-        runs.measure_minibatches(measurement, contender, saddle, 12, np.random.default_rng(0))
+        runs.measure_minibatches(measurement, contender, logistic, 12, np.random.default_rng(0))
         (value,) = scalars(measurement).values()
-        assert 0 < value < np.sum(saddle.field(saddle.start) ** 2) * 10
+        assert 0 < value < np.sum(logistic.field(logistic.start) ** 2) * 10
 
 
 def test_costs():

@@ -311,8 +311,13 @@ def find_faces(
                 curved.append(SemidefiniteFace(rows, vectors[:, vanishing], vectors[:, ~vanishing]))
         else:
             face = ExponentialFace(rows)
-            if not face.inside(slack[rows]):
-                known = False
+            if not face.inside(slack[rows]) or s[0] < -30.0 * s[1]:
+                # the flat face y = 0, x < 0, z > 0, whose dual vector has its second entry only
+                interior = float(min(-s[0], s[2]))
+                margins.append(min(interior, float(max(s[1], d[1]))))
+                known = known and interior > 1e-6
+                if rule.active(s[1:2], d[1:2])[0]:
+                    flat.append(indices[1:2])
                 continue
             gap = -float(face.value(slack[rows])[0]) / scale
             margins.append(max(gap, float(d[2])))

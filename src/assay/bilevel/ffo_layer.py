@@ -100,7 +100,8 @@ class FFOLayer(torch.nn.Module):
     variables : list of cvxpy.Variable
         What is returned, in this order.
     alpha : float, default=100.0
-        Inverse of ``delta``. The perturbation is ``delta`` times the upstream gradient.
+        Inverse of ``delta``. The perturbation is ``delta`` times the upstream gradient, so that a loss in large units
+        needs a larger one. Beyond about 1e6 rounding takes over on curved cones.
     active : {"compare", "threshold"}, default="compare"
         A constraint is active if its multiplier exceeds its slack, in units of rows of norm 1; or if the slack is at
         most ``slack_tol`` and the multiplier at least ``dual_cutoff``. The second misses active constraints when the

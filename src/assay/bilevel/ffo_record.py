@@ -100,8 +100,8 @@ class LayerRecord:
 
         def of(instance: Instance) -> Float[ndarray, " p"]:
             direction = self.compiled.upstream(upstream[instance.index])
-            if not direction.any():
-                return np.zeros(self.compiled.n_parameters)
+            if not direction.any() or not np.isfinite(direction).all():  # nothing to solve: 0 or nan
+                return np.full(self.compiled.n_parameters, 0.0 * direction.sum())
             sides = (delta, -delta) if self.central else (delta,)
             if self.resolve or _face_in_doubt(instance.ghost):
                 parts = [self._between_solutions(instance, direction, side) for side in sides]

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import assay
+from assay.cli.bilevel import bilevel_app
 from assay.cli.catalogue import list_command, show_command
 from assay.cli.console import INTERRUPTED, fail
 from assay.cli.games import games_app
@@ -59,6 +60,7 @@ app.command("run")(run_command)
 app.command("check")(check_command)
 app.command("report")(report_command)
 app.add_typer(games_app, name="games")
+app.add_typer(bilevel_app, name="bilevel")
 app.add_typer(graphs_app, name="graphs")
 app.add_typer(supervised_app, name="supervised")
 app.add_typer(transport_app, name="transport")

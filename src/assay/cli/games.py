@@ -29,9 +29,9 @@ def solve(
         str,
         typer.Argument(
             metavar="GAME",
-            help="A file, or openspiel:NAME. Payoffs of a matrix game (to the column player; the row player pays): csv, "
-            "tsv, txt, npy, npz, json or nfg. A game tree: efg or json, or nfg with more players. A tabular Markov game: "
-            "npz with P and r.",
+            help="A file, or openspiel:NAME. Payoffs of a matrix game (to the column player; the row player pays): "
+            "csv, tsv, txt, npy, npz, json or nfg. A game tree: efg or json, or nfg with more players. A tabular "
+            "Markov game: npz with P and r.",
         ),
     ],
     method: Annotated[
@@ -229,3 +229,74 @@ def _strategy(probabilities, most: int = 8) -> str:
     played = [i for i in order if probabilities[i] > 0]
     shown = ", ".join(f"{i}: {probabilities[i]:.6g}" for i in played[:most])
     return shown + (f", ... ({len(played)} actions)" if len(played) > most else "")
+
+
+@games_app.command("offline")
+@reporting_errors
+def offline(
+    log: Annotated[
+        Path, typer.Argument(help="Log with columns (episode,) h, s, a, b, r, s_next: csv, parquet or npz.")
+    ],
+    beta: Annotated[float, typer.Option("--beta", help="Pull towards the reference policies.")],
+    method: Annotated[str, typer.Option("--method", help="rose or sos-md.")] = "rose",
+    reference: Annotated[str, typer.Option("--reference", help="clone (what the log did) or uniform.")] = "clone",
+    as_json: JsonOption = False,
+    out_file: OutOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Learn equilibrium policies of a Markov game from a log of play."""
+    from assay.games import OfflineGameData, rose, sos_md
+    from assay.validation import check_choice
+
+    check_choice(method, "--method", ("rose", "sos-md"))
+    check_choice(reference, "--reference", ("clone", "uniform"))
+    readers = {
+        ".csv": OfflineGameData.from_csv,
+        ".parquet": OfflineGameData.from_parquet,
+        ".npz": OfflineGameData.from_npz,
+    }
+    reader = readers.get(log.suffix.lower())
+    if reader is None:
+        raise ValueError(f"path must end in one of {', '.join(readers)}, got {log.name!r}")
+    data = reader(log)
+    policies = None if reference == "clone" else "uniform"
+    with waiting(f"solving {log.name}, {data.horizon} steps", quiet):
+        result = (rose if method == "rose" else sos_md)(data, beta, policies, policies)
+    summary = {
+        "log": f"{log.name}, {int(result.n_samples.sum())} transitions, {data.horizon} steps",
+        "value of the first state": f"{result.V[0].mean():.6g} on average over states, regularised",
+        "gap of the worst stage game": f"{float(result.opt_gap_per_step.max()):.3g}",
+    }
+    present(summary, result, result.certificates, as_json=as_json, out_file=out_file)
+
+
+@games_app.command("price")
+@reporting_errors
+def price(
+    market: Annotated[Path, typer.Argument(help="csv with columns buyer, seller, value (, budget, weight).")],
+    dynamics: Annotated[str, typer.Option("--dynamics", help="inertial, fictitious or regret.")] = "inertial",
+    max_rounds: Annotated[int, typer.Option("--max-rounds", help="Rounds at most.")] = 1000,
+    as_json: JsonOption = False,
+    out_file: OutOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Price datasets for buyers with budgets: schedules that no seller can better by much."""
+    from assay.games import DataMarket, solve_pricing
+
+    game = DataMarket.from_csv(market)
+    n_buyers, n_sellers = game.values.shape
+    with waiting(f"pricing {market.name}, {n_sellers} sellers", quiet):
+        result = solve_pricing(game, dynamics=dynamics, max_rounds=max_rounds)
+    summary = {
+        "market": f"{market.name}, {n_buyers} buyers, {n_sellers} sellers",
+        "incentive ratio": f"{result.incentive_ratio:.6g}",
+        "rounds": str(result.n_rounds),
+    }
+    for name, prices, lengths, revenue in zip(
+        game.seller_names, result.prices, result.lengths, result.revenue, strict=True
+    ):
+        parts = ", ".join(
+            f"{share:.4g} at {unit:.4g}" for unit, share in zip(prices, lengths, strict=True) if share > 0
+        )
+        summary[str(name)] = f"earns {revenue:.6g}; sells {parts}"
+    present(summary, result, result.certificates, as_json=as_json, out_file=out_file)

@@ -15,6 +15,10 @@ from .data_market import PricingResult as PricingResult
 from .data_market import solve_pricing as solve_pricing
 from .game_tree import GameTree as GameTree
 from .game_tree import InformationSet as InformationSet
+from .goma import GomaResult as GomaResult
+from .goma import StochasticSpec as StochasticSpec
+from .goma import goma as goma
+from .goma_optimizer import GOMA as GOMA
 from .market_deviation import ScheduleResponse as ScheduleResponse
 from .market_deviation import UniformDeviation as UniformDeviation
 from .market_deviation import best_uniform_deviation as best_uniform_deviation
@@ -57,6 +61,12 @@ from .polytope import Polytope as Polytope
 from .polytope import Product as Product
 from .polytope import Simplex as Simplex
 from .regret_matching import prm_plus as prm_plus
+from .saddle_peers import OperatorResult as OperatorResult
+from .saddle_peers import anchored_extragradient_operator as anchored_extragradient_operator
+from .saddle_peers import anchored_popov as anchored_popov
+from .saddle_peers import extragradient_operator as extragradient_operator
+from .saddle_peers import gradient_operator as gradient_operator
+from .saddle_peers import optimistic_operator as optimistic_operator
 from .semismooth_newton import drs_residual as drs_residual
 from .semismooth_newton import lift as lift
 from .semismooth_newton import newton_step as newton_step

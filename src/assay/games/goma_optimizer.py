@@ -75,7 +75,8 @@ class GOMA(Optimizer):
     the anchor and :math:`w_k`, in the dtype of the parameter (in 16 bits the weight of the anchor soon drops below what
     an addition can resolve). Gradients are not looked at: as in ``torch.optim.SGD`` a nan in one makes nan parameters;
     :class:`torch.amp.GradScaler` and clipping come before the step as usual. The learning rate may follow any schedule,
-    but the rate is proved for a constant one.
+    but the rate is proved for a constant one, and the pull to the anchor does not depend on it: with a learning rate of
+    0 parameters still move, towards where they started.
 
     References
     ----------

@@ -7,6 +7,8 @@ matrix. All three are interior-point or first-order methods whose answer is a cl
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import time
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
+import threadpoolctl
 from jaxtyping import Float
 
 from assay.extras import import_extra
@@ -27,6 +30,9 @@ __all__ = ["ConicAnswer", "solve_conic"]
 _TIGHT = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "max_iter": 100}
 _CVXOPT = {"show_progress": False, "abstol": 1e-10, "reltol": 1e-10, "feastol": 1e-10, "maxiters": 50, "refinement": 1}
 _SCS = {"eps_abs": 1e-7, "eps_rel": 1e-7, "max_iters": 100_000}
+
+# Up to this side matrices are too small for several threads, which then wait for each other most of the time.
+_ONE_THREAD = 200
 
 # Rows of the equations whose pivot is below this share of the largest one are combinations of others.
 _DEPENDENT = 1e-9
@@ -142,16 +148,17 @@ def _cvxopt(program: ConicProgram) -> ConicAnswer:
     dims = {"l": 0, "q": [], "s": [block.side for block in program.blocks]}
     begun = time.perf_counter()
     try:
-        answer = solvers.conelp(
-            cvxopt.matrix(-program.objective),
-            _spmatrix(cvxopt, stacked),
-            cvxopt.matrix(0.0, (stacked.shape[0], 1)),
-            dims,
-            _spmatrix(cvxopt, equal),
-            cvxopt.matrix([1.0] + [0.0] * len(kept)),
-            kktsolver=ScaledSystem(program.blocks, equal.toarray()),
-            options=_CVXOPT,
-        )
+        with _threads(program.side):
+            answer = solvers.conelp(
+                cvxopt.matrix(-program.objective),
+                _spmatrix(cvxopt, stacked),
+                cvxopt.matrix(0.0, (stacked.shape[0], 1)),
+                dims,
+                _spmatrix(cvxopt, equal),
+                cvxopt.matrix([1.0] + [0.0] * len(kept)),
+                kktsolver=ScaledSystem(program.blocks, equal.toarray()),
+                options=_CVXOPT,
+            )
     except (ValueError, ArithmeticError, ZeroDivisionError) as error:  # a singular linear system
         return ConicAnswer("failed", False, None, None, "cvxopt", str(error), time.perf_counter() - begun)
     seconds = time.perf_counter() - begun
@@ -236,6 +243,18 @@ def _independent_rows(equations: sp.csr_array) -> np.ndarray:
     triangular, pivots = scipy.linalg.qr(dense.T, mode="r", pivoting=True)
     diagonal = np.abs(np.diag(triangular))
     return np.sort(pivots[: int(np.count_nonzero(diagonal > _DEPENDENT * diagonal.max(initial=0.0)))])
+
+
+def _threads(side: int) -> contextlib.AbstractContextManager[Any]:
+    """Context in which linear algebra uses as many threads as pay off."""
+    if side > _ONE_THREAD:
+        return contextlib.nullcontext()
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def _thread_pools() -> threadpoolctl.ThreadpoolController:
+    return threadpoolctl.ThreadpoolController()
 
 
 def _spmatrix(cvxopt: Any, matrix: Any) -> Any:

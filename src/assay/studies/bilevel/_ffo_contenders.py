@@ -147,7 +147,8 @@ def _authors(name: str, program: Program) -> Callable[..., Any]:
     import ffolayer
 
     torch.set_float32_matmul_precision(precision)  # which its import lowers for everybody
-    layer = ffolayer.FFOQPLayer(solver="OSQP_NATIVE")
+    # With its default of 1e-8 it misses nearly every active row at the tolerance of its own solver, 1e-5.
+    layer = ffolayer.FFOQPLayer(solver="OSQP_NATIVE", slack_cutoff=1e-4)
     nothing = torch.empty(0, dtype=torch.float64)
 
     def solve(q: Any, A: Any = None, b: Any = None) -> Any:

@@ -33,7 +33,7 @@ def measure_race(measurement: Measurement, contender: str, n: int, batch: int, r
     timings = interleave(
         {"ours forward": ours[0], "ours": ours[1], "theirs forward": theirs[0], "theirs": theirs[1]},
         repeats=repeats,
-        budget=60.0,
+        budget=20.0,
     )
     case = f"n={n}, batch {batch}"
     seconds = {name: timings.median(name) for name in timings.seconds}
@@ -73,7 +73,7 @@ def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: in
         forward[f"solver {n}"] = lambda solver=solver, rows=rows, data=data: [
             solver.solve(row, data[2], np.zeros(0), k) for k, row in enumerate(rows)
         ]
-    timings = interleave(backward, repeats=repeats, budget=60.0)
+    timings = interleave(backward, repeats=repeats, budget=20.0)
     for kind in ("diagonal", "dense"):
         seconds = [timings.median(f"{kind} {n}") for n in sizes]
         measurement.add("time_exponent", np.polyfit(np.log(sizes), np.log(seconds), 1)[0], case=f"{kind} form")
@@ -81,7 +81,7 @@ def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: in
             "backward seconds", sizes, seconds, case=f"{kind} form", x_label="unknowns", x_log=True, y_log=True,
             y_label="seconds, batch of 4",
         )  # fmt: skip
-    timings = interleave(forward, repeats=repeats, budget=60.0)
+    timings = interleave(forward, repeats=repeats, budget=20.0)
     for n in sizes:
         measurement.add("overhead", timings.median(f"layer {n}") / timings.median(f"solver {n}") - 1.0, case=f"n={n}")
 

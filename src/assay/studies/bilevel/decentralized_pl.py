@@ -268,13 +268,12 @@ class DecentralizedPLStudy(Study):
         from assay.bilevel.decentralized_pl import DecentralizedBilevel
         from assay.bilevel.pl_problems import quadratic_pl_problem
 
-        problem = quadratic_pl_problem(8)  # f_list, g_list: one loss per node, (value, (grad_x, grad_y))
+        problem = quadratic_pl_problem(8)  # f and g are losses of all nodes; lists with a function per node will do
         solver = DecentralizedBilevel(
-            problem.f_list, problem.g_list, [0.0] * 5, [0.0] * 12, nx.cycle_graph(8), sigma=0.1, smoothness=problem.L
+            problem.f, problem.g, [0.0] * 5, [0.0] * 12, nx.cycle_graph(8), sigma=0.1, smoothness=problem.L
         )
-        result = solver.run(500)
-        print(
-            f"F: {problem.F([0.0] * 5)[0]:.3f} -> {problem.F(result.x)[0]:.3f}, best {problem.F(problem.x_star)[0]:.3f}"
-        )
+        result = solver.run(400)
+        start, end, best = (problem.F(x)[0] for x in ([0.0] * 5, result.x, problem.x_star))
+        print(f"F: {start:.3f} -> {end:.3f}, best {best:.3f}")
         print(f"squared hypergradient {result.stationarity:.2g}, {result.bytes_sent} bytes sent")
         return result.certificates

@@ -100,7 +100,9 @@ class FFOLayerStudy(Study):
         Contender(FIRST, "ablation", "accelerated gradients for the perturbed problem"),
         Contender(CVXPY, "incumbent", "CvxpyLayer with diffcp, its defaults", library="cvxpylayers"),
         Contender(PROX, "incumbent", "torch.qplayer.QPFunction, its defaults", library="proxsuite"),
-        Contender(PEER, "incumbent", "the authors' FFOQPLayer(solver='OSQP_NATIVE')", library="ffolayer"),
+        Contender(
+            PEER, "incumbent", "the authors' FFOQPLayer(solver='OSQP_NATIVE', slack_cutoff=1e-4)", library="ffolayer"
+        ),
         Contender(KKT, "incumbent", "Clarabel forward, dense system of all optimality conditions backward, as in qpth"),
         Contender(UNROLLED, "incumbent", "200 steps of projected gradient on the dual, differentiated by torch"),
     )
