@@ -26,6 +26,7 @@ from assay.bilevel.qp_record import (
     form_of,
     norms_of,
     polished_solution,
+    products_of,
     system_of,
 )
 from assay.bilevel.qp_solvers import QPSolver
@@ -215,16 +216,19 @@ class FFOQPLayer(torch.nn.Module):
             own = data.at(index)
             Q, q, G, h, A, b = own
             form = form_of(data, index, options.eps)
+            norms, rows = norms_of(data, index), products_of(data, index)
             solver = data.once(
                 "solver",
                 (0, 2, 4),
                 index,
-                lambda Q=Q, G=G, A=A: QPSolver(options.solver, options.solver_args, Q, G, A),
+                lambda Q=Q, G=G, A=A, rows=rows: QPSolver(options.solver, options.solver_args, Q, G, A, rows),
             )
             found = solver.solve(q, h, b, index)
-            norms = norms_of(data, index)
             active, capped[index] = active_set(
-                options.rule, (h - G @ found.point) / norms, found.multipliers * norms, max(q.size - b.size, 0)
+                options.rule,
+                (h - (rows @ found.point)[b.size :]) / norms,
+                found.multipliers * norms,
+                max(q.size - b.size, 0),
             )
             system = None
             if options.polish or form.shifted:
@@ -235,13 +239,13 @@ class FFOQPLayer(torch.nn.Module):
                     f"{index} whose solution is not unique"
                 )
             if options.polish:
-                polished = polished_solution(own, norms, found, active, system)
+                polished = polished_solution(own, rows, norms, found, active, system)
                 better[index] = polished is not None
                 found = polished or found
             solutions.append(found)
             actives.append(active)
             systems.append(system if options.inner == "direct" else None)
-        data.forget("solver", "rows", "singles")
+        data.forget("solver", "rows", "singles", "products")
         accurate = np.array([one.accurate for one in solutions])
         if not accurate.all() and not self._warned:
             self._warned = True

@@ -7,6 +7,7 @@ Cholesky factor of ``Q`` and one of :math:`E Q^{-1} E'`; the big symmetric syste
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,26 +30,35 @@ class QuadraticForm:
     """
 
     def __init__(self, matrix: Float[ndarray, "n n"], eps: float):
-        self.matrix = 0.5 * (matrix + matrix.T)
-        self.eps = eps
-        diagonal = np.diagonal(self.matrix)
-        self.is_diagonal = np.count_nonzero(self.matrix) == np.count_nonzero(diagonal)
+        diagonal = np.diagonal(matrix)
+        self.size, self.eps = diagonal.size, eps
+        self.is_diagonal = np.count_nonzero(matrix) == np.count_nonzero(diagonal)
         self.diagonal = diagonal.copy()
-        self.scale = max(float(np.abs(self.matrix).max(initial=0.0)), 1.0)
         self.shifted = False
+        self._matrix = None if self.is_diagonal else 0.5 * (matrix + matrix.T)
         self._lower: Float[ndarray, "n n"] | None = None
+        entries = self.diagonal if self._matrix is None else self._matrix
+        self.scale = max(float(np.abs(entries).max(initial=0.0)), 1.0)
         if self.is_diagonal:
-            least = float(self.diagonal.min(initial=np.inf))
-            if least < -1e-12 * self.scale:
-                raise _not_semidefinite(least)
-            self.shifted = least <= eps * self.scale
-            self._pivots = np.maximum(self.diagonal, 0.0) + self.shifted * eps * self.scale
+            self._shift_diagonal()
         else:
             self._factorise()
 
+    @property
+    def matrix(self) -> Float[ndarray, "n n"]:
+        """The symmetric matrix."""
+        return np.diag(self.diagonal) if self._matrix is None else self._matrix
+
+    def _shift_diagonal(self) -> None:
+        least = float(self.diagonal.min(initial=np.inf))
+        if least < -1e-12 * self.scale:
+            raise _not_semidefinite(least)
+        self.shifted = least <= self.eps * self.scale
+        self._pivots = np.maximum(self.diagonal, 0.0) + self.shifted * self.eps * self.scale
+
     def _factorise(self) -> None:
         try:
-            lower = np.linalg.cholesky(self.matrix)
+            lower = np.linalg.cholesky(self._matrix)
             if np.diagonal(lower).min() ** 2 > self.eps * self.scale:
                 self._lower = lower
                 return
@@ -56,19 +66,24 @@ class QuadraticForm:
             pass
         self.shifted = True
         try:
-            self._lower = np.linalg.cholesky(self.matrix + self.eps * self.scale * np.eye(len(self.matrix)))
+            self._lower = np.linalg.cholesky(self._matrix + self.eps * self.scale * np.eye(self.size))
         except np.linalg.LinAlgError:
-            raise _not_semidefinite(float(np.linalg.eigvalsh(self.matrix)[0])) from None
+            raise _not_semidefinite(float(np.linalg.eigvalsh(self._matrix)[0])) from None
 
     def on(self, free: Int[ndarray, " k"]) -> QuadraticForm:
         """The principal submatrix."""
-        if free.size == len(self.matrix):
+        if free.size == self.size:
             return self
-        return QuadraticForm(self.matrix[np.ix_(free, free)], self.eps)
+        if not self.is_diagonal:
+            return QuadraticForm(self._matrix[np.ix_(free, free)], self.eps)
+        part = copy.copy(self)
+        part.size, part.diagonal = free.size, self.diagonal[free]
+        part._shift_diagonal()
+        return part
 
     def times(self, vector: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
         """Product with the matrix itself."""
-        return self.diagonal * vector if self.is_diagonal else self.matrix @ vector
+        return self.diagonal * vector if self._matrix is None else self._matrix @ vector
 
     def whitened(self, columns: Float[ndarray, "n k"]) -> Float[ndarray, "n k"]:
         """The inverse of the factor times some columns: their products are those with the inverse matrix."""
@@ -130,7 +145,7 @@ class EqualitySystem:
         picked: Int[ndarray, " r"],
     ):
         self.form = form
-        n = len(form.matrix)
+        n = form.size
         self.size = picked.size
         alone = columns[picked] >= 0
         self._singles = np.flatnonzero(alone)

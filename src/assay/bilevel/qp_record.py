@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
@@ -24,6 +25,8 @@ __all__ = [
     "form_of",
     "norms_of",
     "polished_solution",
+    "products_of",
+    "residual_of",
     "system_of",
 ]
 
@@ -120,7 +123,8 @@ class QPRecord:
             data = self.data.at(index)
             norms = norms_of(self.data, index)
             form = form_of(self.data, index, self.options.eps)
-            columns["residual"].append(_residual(data, form, norms, point, lam, nu))
+            rows = products_of(self.data, index)
+            columns["residual"].append(residual_of(data, form, rows, norms, point, lam, nu))
             slack = (data[3] - data[2] @ point) / norms
             columns["margin"].append(float(np.maximum(slack, lam * norms).min(initial=np.inf)))
             rows = np.vstack([data[4], data[2][self.active[index]]])
@@ -255,25 +259,27 @@ def _row_norms(rows: Float[ndarray, "m n"]) -> Float[ndarray, " m"]:
     return np.where(norms > 0, norms, 1.0)
 
 
-def _residual(
+def residual_of(
     data: tuple[Float[ndarray, " ..."], ...],
     form: QuadraticForm,
+    rows: Any,
     norms: Float[ndarray, " m"],
     point: Float[ndarray, " n"],
     lam: Float[ndarray, " m"],
     nu: Float[ndarray, " p"],
 ) -> float:
     """Largest violation of the optimality conditions, relative to the terms that they consist of."""
-    _, q, G, h, A, b = data
-    pieces = (form.times(point), q, lam @ G, nu @ A)
+    _, q, _, h, _, b = data
+    values = rows @ point
+    pieces = (form.times(point), q, rows.T @ np.concatenate([nu, lam]))
     size = 1.0 + max(_most(piece) for piece in pieces)
-    slack, weight = (h - G @ point) / norms, lam * norms
+    slack, weight = (h - values[b.size :]) / norms, lam * norms
     reach = 1.0 + _most(point) + _most(h) + _most(b)
     strength = 1.0 + _most(weight)
     return max(
-        _most(pieces[0] + pieces[1] + pieces[2] + pieces[3]) / size,
+        _most(pieces[0] + pieces[1] + pieces[2]) / size,
         -float(slack.min(initial=0.0)) / reach,
-        _most(A @ point - b) / reach,
+        _most(values[: b.size] - b) / reach,
         -float(weight.min(initial=0.0)) / strength,
         _most(slack * weight) / (reach * strength),
     )
@@ -293,12 +299,27 @@ def form_of(data: QPBatch, index: int, eps: float) -> QuadraticForm:
     return data.once("form", (0,), index, lambda: QuadraticForm(data.at(index)[0], eps))
 
 
+def _rows_of(data: QPBatch, index: int) -> Float[ndarray, "rows n"]:
+    _, _, G, _, A, _ = data.at(index)
+    return data.once("rows", (2, 4), index, lambda: np.vstack([A, G])) if len(A) else G
+
+
+def products_of(data: QPBatch, index: int) -> Any:
+    """``A`` above ``G`` for products: sparse where that is faster."""
+
+    def make() -> Any:
+        rows = _rows_of(data, index)
+        return sp.csr_array(rows) if np.count_nonzero(rows) < 0.1 * rows.size else rows
+
+    return data.once("products", (2, 4), index, make)
+
+
 def system_of(data: QPBatch, index: int, active: Int[ndarray, " k"], eps: float) -> EqualitySystem:
     """The system of an active set."""
-    _, _, G, _, A, _ = data.at(index)
-    rows = data.once("rows", (2, 4), index, lambda: np.vstack([A, G]))
+    n_equations = len(data.at(index)[4])
+    rows = _rows_of(data, index)
     singles = data.once("singles", (2, 4), index, lambda: SingleRows.of(rows))
-    picked = np.concatenate([np.arange(len(A)), len(A) + active])
+    picked = np.concatenate([np.arange(n_equations), n_equations + active])
     return EqualitySystem(form_of(data, index, eps), rows, singles.column, picked)
 
 
@@ -314,6 +335,7 @@ def active_set(
 
 def polished_solution(
     data: tuple[Float[ndarray, " ..."], ...],
+    rows: Any,
     norms: Float[ndarray, " m"],
     solution: QPSolution,
     active: Int[ndarray, " k"],
@@ -325,6 +347,6 @@ def polished_solution(
     lam = np.zeros(h.size)
     lam[active] = multipliers[b.size :]
     nu = multipliers[: b.size]
-    if not np.isfinite(point).all() or _residual(data, system.form, norms, point, lam, nu) > _POLISHED:
+    if not np.isfinite(point).all() or residual_of(data, system.form, rows, norms, point, lam, nu) > _POLISHED:
         return None
     return QPSolution(point, np.maximum(lam, 0.0), nu, solution.status, solution.accurate)

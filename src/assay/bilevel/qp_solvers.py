@@ -62,6 +62,8 @@ class QPSolver:
         Options in the words of the solver.
     Q, G, A : numpy.ndarray of shape (n, n), (m, n) and (p, n)
         The matrices.
+    rows : scipy.sparse.sparray or numpy.ndarray of shape (p + m, n), optional
+        ``A`` above ``G``, if it is at hand.
     """
 
     def __init__(
@@ -71,13 +73,14 @@ class QPSolver:
         Q: Float[ndarray, "n n"],
         G: Float[ndarray, "m n"],
         A: Float[ndarray, "p n"],
+        rows: Any = None,
     ):
         self.solver, self.Q, self.G, self.A = solver, Q, G, A
         self._args = solver_args
         self._form = self._rows = self._prepared = None
         if not callable(solver):
             self._form = sp.csc_matrix(np.triu(0.5 * (Q + Q.T)))
-            self._rows = sp.csc_matrix(np.vstack([A, G]))
+            self._rows = sp.csc_matrix(np.vstack([A, G]) if rows is None else rows)
 
     def solve(
         self, q: Float[ndarray, " n"], h: Float[ndarray, " m"], b: Float[ndarray, " p"], instance: int

@@ -14,8 +14,8 @@ from assay.studies.bilevel._ffo_contenders import KKT, OURS, box_program, kkt_gr
 __all__ = ["measure_growth", "measure_memory", "measure_race"]
 
 
-def _passes(name: str, n: int, batch: int, seed: int) -> tuple[Any, Any]:
-    """A forward pass, and a backward pass of a graph that is kept."""
+def _passes(name: str, n: int, batch: int, seed: int) -> dict[str, Callable[[], Any]]:
+    """A forward pass, both passes, and a backward pass of a graph that is kept."""
     import torch
 
     program = box_program(n)
@@ -24,25 +24,38 @@ def _passes(name: str, n: int, batch: int, seed: int) -> tuple[Any, Any]:
     upstream = torch.randn(batch, n, generator=generator, dtype=torch.float64)
     solve = make(name, program)
     kept = solve(q)
-    return lambda: solve(q), lambda: torch.autograd.grad(kept, q, upstream, retain_graph=True)
+    call = solve.layer._last_call if name == OURS else None  # type: ignore[attr-defined]
+
+    def backward() -> Any:
+        if call is not None:
+            _without_factors(call)
+        return torch.autograd.grad(kept, q, upstream, retain_graph=True)
+
+    return {
+        "forward": lambda: solve(q),
+        "backward": backward,
+        "both": lambda: torch.autograd.grad(solve(q), q, upstream),
+    }
+
+
+def _without_factors(call: Any) -> None:
+    """Take away what polishing has factorised, so that a backward pass shows what it costs by itself."""
+    call.systems = [None] * len(call.systems)
+    call.data.forget("form", "rows", "singles")
 
 
 def measure_race(measurement: Measurement, contender: str, n: int, batch: int, repeats: int, seed: int) -> None:
-    """Time of another layer over that of ours, for both passes and together; interleaved, one thread."""
-    ours, theirs = (_passes(name, n, batch, seed) for name in (OURS, contender))
-    timings = interleave(
-        {"ours forward": ours[0], "ours": ours[1], "theirs forward": theirs[0], "theirs": theirs[1]},
-        repeats=repeats,
-        budget=20.0,
-    )
+    """Time of another layer over that of ours, for each pass and for both; interleaved, one thread."""
+    functions = {
+        f"{who} {what}": function
+        for who, name in (("ours", OURS), ("theirs", contender))
+        for what, function in _passes(name, n, batch, seed).items()
+    }
+    timings = interleave(functions, repeats=repeats, budget=20.0)
     case = f"n={n}, batch {batch}"
-    seconds = {name: timings.median(name) for name in timings.seconds}
-    measurement.add("forward_ratio", seconds["theirs forward"] / seconds["ours forward"], case=case)
-    measurement.add("backward_ratio", seconds["theirs"] / seconds["ours"], case=case)
-    total = seconds["theirs forward"] + seconds["theirs"]
-    measurement.add("total_ratio", total / (seconds["ours forward"] + seconds["ours"]), case=case)
-    measurement.add("seconds", total, case=case)
-    measurement.add("seconds_backward", seconds["theirs"], case=case)
+    for what in ("forward", "backward", "both"):
+        measurement.add(f"{what}_ratio", timings.ratio(f"theirs {what}", f"ours {what}").median, case=case)
+        measurement.add(f"seconds_{what}", timings.median(f"theirs {what}"), case=case)
 
 
 def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: int, seed: int) -> None:
@@ -50,7 +63,6 @@ def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: in
     import torch
 
     from assay.bilevel.ffo_qp_layer import FFOQPLayer
-    from assay.bilevel.qp_solvers import QPSolver
 
     rng = np.random.default_rng(seed)
     backward: dict[str, Any] = {}
@@ -58,32 +70,51 @@ def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: in
     for n in sizes:
         program = box_program(n)
         root = rng.normal(size=(n, n))
-        q = torch.as_tensor(rng.normal(size=(4, n))).requires_grad_()
-        upstream = torch.as_tensor(rng.normal(size=(4, n)))
+        q = torch.as_tensor(rng.normal(size=(8, n))).requires_grad_()
+        upstream = torch.as_tensor(rng.normal(size=(8, n)))
         for kind, Q in (("diagonal", program.Q), ("dense", torch.as_tensor(root @ root.T / n + np.eye(n)))):
-            kept = FFOQPLayer()(Q, q, program.G, program.h)
-            backward[f"{kind} {n}"] = lambda kept=kept, q=q, upstream=upstream: torch.autograd.grad(
-                kept, q, upstream, retain_graph=True
-            )
+            layer = FFOQPLayer()
+            backward[f"{kind} {n}"] = _cold_backward(layer, layer(Q, q, program.G, program.h), q, upstream)
         layer = FFOQPLayer()
         forward[f"layer {n}"] = lambda layer=layer, q=q, program=program: layer(program.Q, q, program.G, program.h)
-        data = [part.numpy() for part in (program.Q, program.G, program.h)]
-        solver = QPSolver("clarabel", {}, data[0], data[1], np.zeros((0, n)))
-        rows = q.detach().numpy()
-        forward[f"solver {n}"] = lambda solver=solver, rows=rows, data=data: [
-            solver.solve(row, data[2], np.zeros(0), k) for k, row in enumerate(rows)
-        ]
+        forward[f"solver {n}"] = _solver_only(program, q)
     timings = interleave(backward, repeats=repeats, budget=20.0)
     for kind in ("diagonal", "dense"):
         seconds = [timings.median(f"{kind} {n}") for n in sizes]
         measurement.add("time_exponent", np.polyfit(np.log(sizes), np.log(seconds), 1)[0], case=f"{kind} form")
         measurement.add_curve(
             "backward seconds", sizes, seconds, case=f"{kind} form", x_label="unknowns", x_log=True, y_log=True,
-            y_label="seconds, batch of 4",
+            y_label="seconds, batch of 8",
         )  # fmt: skip
     timings = interleave(forward, repeats=repeats, budget=20.0)
     for n in sizes:
         measurement.add("overhead", timings.median(f"layer {n}") / timings.median(f"solver {n}") - 1.0, case=f"n={n}")
+
+
+def _cold_backward(layer: Any, kept: Any, q: Any, upstream: Any) -> Callable[[], Any]:
+    import torch
+
+    call = layer._last_call
+
+    def backward() -> Any:
+        _without_factors(call)
+        return torch.autograd.grad(kept, q, upstream, retain_graph=True)
+
+    return backward
+
+
+def _solver_only(program: Any, q: Any) -> Callable[[], Any]:
+    """What a forward pass spends in the solver: its setup, and a solve per instance."""
+    from assay.bilevel.qp_solvers import QPSolver
+
+    Q, G, h = (part.numpy() for part in (program.Q, program.G, program.h))
+    nothing, rows = np.zeros((0, len(Q))), q.detach().numpy()
+
+    def solve() -> Any:
+        solver = QPSolver("clarabel", {}, Q, G, nothing)
+        return [solver.solve(row, h, np.zeros(0), index) for index, row in enumerate(rows)]
+
+    return solve
 
 
 def measure_memory(measurement: Measurement, sizes: tuple[int, ...], seed: int) -> None:
@@ -105,7 +136,7 @@ def measure_memory(measurement: Measurement, sizes: tuple[int, ...], seed: int) 
     measurement.add("memory_constant", peaks["ours"][-1] / (8 * sizes[-1] ** 2), case="ours")
     kept = []
     for name in (OURS, KKT):
-        _, backward = _passes(name, sizes[-1], 1, seed)
+        backward = _passes(name, sizes[-1], 1, seed)["backward"]
         backward()
         tracemalloc.start()
         backward()

@@ -42,7 +42,7 @@ def _value(id_: str, sigma: str, number: float, spread: float) -> Claim:
         OURS,
         "<=",
         number * spread,
-        "prototype of the method",
+        "measured here",
         case=f"ring 8, sigma={sigma}",
         reduce="max",
         sizes=_FULL,
@@ -79,13 +79,13 @@ class DecentralizedPLStudy(Study):
         "agree; means of trackers and states move as mixing says they do."
     )
     interface = "solver"
-    method = "assay.bilevel.decentralized_pl.DecentralizedBilevel"
+    method = "assay.bilevel.DecentralizedBilevel"
     paper = Paper(
         title=(
             "Convergence Analysis of Decentralized Hessian-/Jacobian-Free Algorithm for Nonconvex Stochastic Bilevel "
             "Optimization"
         ),
-        authors="",
+        authors="Authors of ICML 2026 poster 64280",
     )
     data = (
         "Handwritten digits from scikit-learn at 8 nodes, with 64 columns of noise, or without for pruning; least "
@@ -126,19 +126,19 @@ class DecentralizedPLStudy(Study):
         Claim("C1e", "and at most 2.1", "bias_slope", OURS, "<=", 2.1,
               "derived: bias of the penalty of order sigma", reduce="max", sizes=_FULL),
         Claim("C2a", "nodes agree on x to 1e-10 after 9000 iterations (4000 in quick size)", "consensus_x", OURS, "<=",
-              1e-10, "prototype of the method: 3.8e-14", case=_RING, reduce="max"),
+              1e-10, "measured here: 3.8e-14", case=_RING, reduce="max"),
         Claim("C2b", "and without tracking not to 1e-3", "consensus_x", NO_TRACKING, ">=", 1e-3,
-              "prototype of the method: 1.4e-2", case=_RING, reduce="min"),
+              "measured here: 1.4e-2", case=_RING, reduce="min"),
         Claim("C3", "noise floor times number of nodes is constant within a factor of 2.5, for 2 to 16 nodes",
-              "excess_spread", OURS, "<=", 2.5, "prototype of the method: .79, .85, 1.43, .94", reduce="median"),
+              "excess_spread", OURS, "<=", 2.5, "measured here: .79, .85, 1.43, .94", reduce="median"),
         Claim("C4a", "tuned ridge: test cross-entropy at most .25 (3000 iterations)", "test_loss", OURS, "<=", 0.25,
-              "prototype of the method: .196", case="ridge", sizes=_FULL),
+              "measured here: .196", case="ridge", sizes=_FULL),
         Claim("C4b", "and accuracy at least .93", "test_accuracy", OURS, ">=", 0.93,
-              "prototype of the method: .941", case="ridge"),
+              "measured here: .941", case="ridge"),
         Claim("C4c", "with fixed penalties the cross-entropy is at least .6", "test_loss", FIXED, ">=", 0.6,
-              "prototype of the method: .72", case="ridge"),
+              "measured here: .72", case="ridge"),
         Claim("C4d", "mean log penalty of noise columns at least 1.5 above that of pixels", "noise_above_pixels", OURS,
-              ">=", 1.5, "prototype of the method: -3.6 against -6.2", case="ridge", reduce="min"),
+              ">=", 1.5, "measured here: -3.6 against -6.2", case="ridge", reduce="min"),
         Claim("C4e", "cross-entropy at most .25 also with z, which has seen training rows only", "test_loss_z", OURS,
               "<=", 0.25, "this library", case="ridge", sizes=_FULL),
         Claim("C5", "half of the gates kept: accuracy at least that of magnitude pruning less .01", "pruned_accuracy",
@@ -146,14 +146,14 @@ class DecentralizedPLStudy(Study):
         Claim("C6", "no backward pass keeps a graph: no product with a Hessian or Jacobian", "hessian_products", OURS,
               "<=", 0.0, "paper, abstract", reduce="max"),
         Claim("C7a", "nonconvex lower loss: squared hypergradient at most 5e-4 after 30000 iterations",
-              "gradient_square", OURS, "<=", 5e-4, "prototype of the method: 2.2e-4", reduce="max", sizes=_FULL,
+              "gradient_square", OURS, "<=", 5e-4, "measured here: 2.2e-4", reduce="max", sizes=_FULL,
               case="not convex, sigma=0.1"),
         Claim("C7b", "and the value within 1e-4 of the best", "excess_value", OURS, "<=", 1e-4,
-              "prototype of the method: 7.0e-5", reduce="max", sizes=_FULL, case="not convex, sigma=0.1"),
+              "measured here: 7.0e-5", reduce="max", sizes=_FULL, case="not convex, sigma=0.1"),
         Claim("C7c", "with a lower residual of at most 1e-4", "lower_residual", OURS, "<=", 1e-4,
-              "prototype of the method", reduce="max", sizes=_FULL, case="not convex, sigma=0.1"),
+              "measured here", reduce="max", sizes=_FULL, case="not convex, sigma=0.1"),
         Claim("C7d", "although negative curvature was met on the way", "least_curvature", OURS, "<=", 0.0,
-              "prototype of the method: -2.8", reduce="max", case="not convex, sigma=0.1"),
+              "measured here: -2.8", reduce="max", case="not convex, sigma=0.1"),
         _point("C8a", OURS, 0.00475, "0.05", "<="),
         _point("C8b", "regularised 0.01", 0.0079, "0.05", ">="),
         _point("C8c", "regularised 0.1", 0.126, "0.05", ">="),

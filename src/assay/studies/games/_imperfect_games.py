@@ -140,7 +140,7 @@ def shootout(mismatch: float) -> ImperfectRecallGame:
 
 
 def two_player_tree(rng: np.random.Generator, remembers: bool = False) -> ImperfectRecallGame:
-    """A player moves, the other one moves without having seen it, the first one moves again, and has forgotten or not."""
+    """A player moves, the other one without having seen it, then the first one again, who has forgotten or not."""
 
     def last(a: int) -> dict[str, Any]:
         name = f"again {a}" if remembers else "again"

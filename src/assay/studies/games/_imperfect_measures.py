@@ -83,10 +83,10 @@ def measure_known(measurement: Measurement) -> None:
         measurement.certify(result.certificates, case=one.name)
     pentagon = cycle(5).game
     known = {
-        "C5, order 1": (dict(order=1, vertex=False), (5 + math.sqrt(5)) / 8),
-        "C5, order 2, pure": (dict(order=2, vertex=True), 0.8),
-        "C5, order 2, mixed": (dict(order=2, vertex=False), 0.801316),
-        "C3, order 2, mixed": (dict(order=2, vertex=False), 0.668559),
+        "C5, order 1": ({"order": 1, "vertex": False}, (5 + math.sqrt(5)) / 8),
+        "C5, order 2, pure": ({"order": 2, "vertex": True}, 0.8),
+        "C5, order 2, mixed": ({"order": 2, "vertex": False}, 0.801316),
+        "C3, order 2, mixed": ({"order": 2, "vertex": False}, 0.668559),
     }
     for case, (options, bound) in known.items():
         game = pentagon if case.startswith("C5") else cycle(3).game
@@ -135,7 +135,7 @@ def measure_equilibria(measurement: Measurement, n_trees: int, seed: int) -> Non
 
 
 def measure_classes(measurement: Measurement, n_games: int, seed: int) -> None:
-    """Payoffs that are concave, and games that are monotone, by sums of squares; and Kuhn poker with a forgetful player."""
+    """Concave payoffs and monotone games, by sums of squares; and Kuhn poker with a forgetful player."""
     from assay.games.sos_concavity import is_sos_concave, is_sos_monotone
 
     rng = np.random.default_rng(seed)
@@ -172,6 +172,7 @@ def measure_speed(measurement: Measurement, shapes: tuple[tuple[int, int], ...],
     from assay.games.imperfect_optimum import OwnStrategies
     from assay.games.sos_program import build_relaxation
 
+    optimum(tensor_game(3, 1).game, order=2)  # imports, thread pools
     sides, seconds = [], []
     for n_infosets, order in shapes:
         one = tensor_game(n_infosets, 0)
