@@ -8,6 +8,12 @@ from .decentralized_pl import stochastic_step_size as stochastic_step_size
 from .decentralized_tuning import TuningProblem as TuningProblem
 from .decentralized_tuning import gate_pruning_problem as gate_pruning_problem
 from .decentralized_tuning import ridge_tuning_problem as ridge_tuning_problem
+from .ffo_certificate import FFOCertificate as FFOCertificate
+from .ffo_certificate import certificate as certificate
+from .ffo_layer import FFOLayer as FFOLayer
+from .ffo_qp_layer import FFOQPLayer as FFOQPLayer
+from .goldstein import GoldsteinResult as GoldsteinResult
+from .goldstein import goldstein_descent as goldstein_descent
 from .hard_chain import ChainConstants as ChainConstants
 from .hard_instances import HardBilevel as HardBilevel
 from .hard_instances import HardBilevelStochastic as HardBilevelStochastic

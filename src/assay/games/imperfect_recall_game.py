@@ -194,7 +194,9 @@ class ImperfectRecallGame:
         owners = [check_integer(player, "owner", minimum=0) for player in owner]
         if len(owners) != len(simplices):
             raise ValueError(f"owner must have one player per simplex ({len(simplices)}), got {len(owners)}")
-        if isinstance(u, Mapping) or not u:
+        if isinstance(u, Mapping):
+            raise TypeError("u must be a list of polynomials, one per player, got one of them")
+        if not u:
             raise ValueError("u must be a list of at least one polynomial, one per player")
         if max(owners) >= len(u):
             raise ValueError(f"owner must be less than {len(u)}, the number of polynomials, got {max(owners)}")
@@ -268,7 +270,7 @@ class ImperfectRecallGame:
 
     # ------------------------------------------------------------------ strategies
 
-    def strategy(self, x: Sequence[ArrayLike], name: str = "x") -> tuple[Float[np.ndarray, " _"], ...]:
+    def strategy(self, x: Sequence[ArrayLike] | np.ndarray, name: str = "x") -> tuple[Float[np.ndarray, " _"], ...]:
         """Check a profile of behavioural strategies: one distribution per information set.
 
         Parameters
@@ -302,7 +304,7 @@ class ImperfectRecallGame:
         rng = as_generator(rng)
         return tuple(rng.dirichlet(np.ones(len(simplex))) for simplex in self.simplices)
 
-    def utility(self, i: int, x: Sequence[ArrayLike]) -> float:
+    def utility(self, i: int, x: Sequence[ArrayLike] | np.ndarray) -> float:
         """Expected payoff of player ``i`` when all play ``x``.
 
         Parameters
@@ -318,7 +320,7 @@ class ImperfectRecallGame:
         """
         return self._compiled[self.player_index(i)](self._flat(self.strategy(x)))
 
-    def gradient(self, i: int, x: Sequence[ArrayLike]) -> tuple[Float[np.ndarray, " _"], ...]:
+    def gradient(self, i: int, x: Sequence[ArrayLike] | np.ndarray) -> tuple[Float[np.ndarray, " _"], ...]:
         """Derivatives of the payoff of player ``i`` by the probability of each action, one array per infoset.
 
         Parameters

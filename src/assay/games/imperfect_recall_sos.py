@@ -33,7 +33,7 @@ def ex_ante_optimum(
     kkt: bool = False,
     solver: str = "auto",
     *,
-    others: Sequence[ArrayLike] | None = None,
+    others: Sequence[ArrayLike] | np.ndarray | None = None,
     force: bool = False,
     callback: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> ExAnteResult:
@@ -159,7 +159,9 @@ def _checked_vertex(game: ImperfectRecallGame, player: int, vertex: bool | str) 
     return bool(vertex)
 
 
-def _others(game: ImperfectRecallGame, player: int, others: Sequence[ArrayLike] | None) -> tuple[np.ndarray, ...]:
+def _others(
+    game: ImperfectRecallGame, player: int, others: Sequence[ArrayLike] | np.ndarray | None
+) -> tuple[np.ndarray, ...]:
     """A whole profile; where there is nobody else, of uniform strategies."""
     if others is not None:
         return game.strategy(others, "others")
