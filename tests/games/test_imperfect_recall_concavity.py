@@ -71,7 +71,7 @@ def test_products_of_own_probabilities_are_not_concave():
 
 
 def test_a_payoff_can_be_concave_in_the_own_strategy_alone():
-    """-p^2 (1 + q^2) is concave in p for every q of the other player, and not in q for the other player's own payoff."""
+    """-p^2 (1 + q^2) is concave in p for every q; the other player's own payoff q^2 is not in q."""
     u = {(2, 0, 0, 0): -1.0, (2, 0, 2, 0): -1.0}
     game = ImperfectRecallGame.from_polynomials([u, {(0, 0, 2, 0): 1.0}], [[0, 1], [2, 3]], [0, 1])
     assert is_sos_concave(game, 0)

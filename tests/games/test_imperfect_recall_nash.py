@@ -157,8 +157,8 @@ def test_a_false_claim_of_infeasibility_is_not_believed(monkeypatch):
 
 
 def test_spoilt_refutations_fail_their_certificates():
-    search = SelectVerifyCut(shootout(2.0), 1e-5, 4, 50, np.random.default_rng(0), "auto", None)
-    search.run(False)
+    search = SelectVerifyCut(shootout(2.0), 1e-5, 4, 50, False, np.random.default_rng(0), "auto", None)
+    search.run()
     selected = search._select([])
     assert selected.point is None
     gram = selected.level.answer.multipliers.grams[0]
@@ -178,7 +178,7 @@ def test_points_are_polished_to_first_order_points():
     assert first_order.regret(point) < 1e-10 < first_order.regret(rough)
     assert np.abs(point - rough).max() < 1e-2
     far = np.array([0.2, 0.2, 0.2])
-    assert first_order.regret(first_order.polished(far)) <= first_order.regret(far)
+    assert first_order.regret(first_order.polished(far)) <= first_order.regret(far) + 1e-12
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ def test_games_are_what_they_say():
     assert games.tensor_game(2, 5).optimum == np.random.default_rng(5).standard_normal((3, 3)).max()
 
 
+def test_forgetting_the_card_costs():
+    pytest.importorskip("pyspiel")
+    game, loose = games.forgetful_kuhn()
+    assert ex_ante_optimum(game, 0, others=loose).value == pytest.approx(1 / 3)
+    assert rivals.enumerate_pure(game, 0, loose) == pytest.approx(1 / 3)  # with the card it is 1.1 / 3
+
+
 def test_claims_name_cases_that_exist():
     quick = STUDY().problem("quick", np.random.default_rng(0))
     names = [one.name for one in quick.pure + quick.tensors]

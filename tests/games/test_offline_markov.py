@@ -1,9 +1,12 @@
 """ROSE, self-play and the baselines on logs: against plain versions, certificates, all ways to fit, bad input."""
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -325,6 +328,15 @@ class TestSpoiltAnswers:
         broken[1, 2] = np.nan
         assert not certificate(broken).holds
 
+    def test_contraction_from_an_equilibrium_that_is_not_known(self, data):
+        options = {"n_iter": 20, "split_half": False, "estimate_coverage": False}
+        for beta, known in ((0.5, True), (1e6, True), (1e-7, False)):
+            found = sos_md(data, beta, **UNIFORM, **options)
+            certificate = found.certificates[-1]
+            assert certificate.statement.startswith("relative entropy")
+            assert [assumption.satisfied for assumption in certificate.assumptions] == [True, known]
+            assert found.certified == known
+
     def test_stage_gaps(self):
         assert not offline_certificate.stage_certificate(np.array([1e-12, 1e-3]), 1e-10).holds
         assert not offline_certificate.stage_certificate(np.array([1e-12, np.nan]), 1e-10).holds
@@ -581,8 +593,39 @@ class TestBadInput:
             def predict(self, X):
                 return np.full(len(X), np.nan)
 
-        with pytest.raises(ValueError, match="one finite number per row"):
+        with pytest.raises(ValueError, match=r"fit.predict\(X\) must be a finite"):
             rose(data, 1.0, fit=Nothing())
+
+        class Few(LinearRegression):
+            def predict(self, X):
+                return [0.5]
+
+        class Complex(LinearRegression):
+            def predict(self, X):
+                return np.full(len(X), 1j)
+
+        class Huge(LinearRegression):
+            def predict(self, X):
+                return np.full(len(X), 1e305)
+
+        with pytest.raises(ValueError, match="one number of size at most 1e.300 per row of features, got 1 for 45"):
+            rose(data, 1.0, fit=Few())
+        with pytest.raises(TypeError, match="real numbers"):
+            rose(data, 1.0, fit=Complex())
+        with pytest.raises(ValueError, match="size at most"):
+            rose(data, 1.0, fit=Huge(), clip=False)
+
+    def test_what_cannot_be_cloned(self, data):
+        class Plain:
+            def fit(self, X, y):
+                return self
+
+            def predict(self, X):
+                return np.zeros(len(X))
+
+        for fit, message in ((LinearRegression, "an instance"), (Plain(), "that scikit-learn can clone, got Plain")):
+            with pytest.raises(TypeError, match=message):
+                rose(data, 1.0, fit=fit)
 
     def test_very_small_weights(self, data):
         with warnings.catch_warnings():
@@ -593,6 +636,79 @@ class TestBadInput:
                 assert np.isfinite(found.V).all()
                 played = sos_md(data, beta, n_iter=50, schedule="harmonic", split_half=False)
                 assert np.isfinite(played.mu).all()
+
+
+class TestUse:
+    """From several threads and processes, with warnings as errors, and with the same random numbers again."""
+
+    @pytest.mark.filterwarnings("error")
+    def test_extreme_weights_warn_of_nothing_else(self, data):
+        for beta in (1e308, 1e300, 1e150):
+            assert rose(data, beta, split_half=False).certified
+            assert sos_md(data, beta, n_iter=3).certified
+            assert sos_md(data, beta, eta=1e308, split_half=False).n_iter_per_step.min() >= 1
+        for beta in (5e-324, 1e-300):
+            for schedule in ("constant", "harmonic"):
+                assert np.isfinite(sos_md(data, beta, n_iter=5, schedule=schedule).mu).all()
+
+    def test_features_that_depend_on_each_other(self, data):
+        # at this scale the ridge is lost in rounding
+        phi = 1e10 * np.ones((S, A, B, 6))
+        columns = {name: getattr(data, name) for name in ("h", "s", "a", "b", "r", "s_next")}
+        for scale in (1.0, 1e100):
+            log = OfflineGameData(**columns, horizon=H, phi=scale * phi)
+            found = rose(log, 0.5, fit="linear", split_half=False)
+            assert found.V[-2] == pytest.approx(data.step(H - 1).r.mean(), rel=1e-6)
+        with pytest.raises(ValueError, match="phi must have entries of size at most 1e.145, got 1e.160"):
+            rose(OfflineGameData(**columns, horizon=H, phi=1e150 * phi), 0.5, fit="linear")
+
+    def test_policies_of_features_can_be_sent_to_processes(self, data):
+        places = np.random.default_rng(0).normal(size=(S, 2))
+        log = OfflineGameData(data.h, places[data.s], data.a, data.b, data.r, places[data.s_next], H)
+        new = np.array([[0.3, -0.2], [1.0, 0.0]])
+        for method, options in (
+            (rose, {}),
+            (sos_md, {"n_iter": 20}),
+            (sos_md, {"n_iter": 20, "sampled": 2, "rng": np.random.default_rng(3)}),
+        ):
+            found = method(log, 0.5, **UNIFORM, fit=LinearRegression(), split_half=False, **options)
+            there = pickle.loads(pickle.dumps(found))
+            first = found.mu_policy(2, new)
+            np.testing.assert_array_equal(first, found.mu_policy(2, new))  # sampled or not
+            np.testing.assert_array_equal(first, there.mu_policy(2, new))
+            np.testing.assert_array_equal(found.nu_policy(1, new), copy.deepcopy(found).nu_policy(1, new))
+        with pytest.raises(ValueError, match="states must be finite rows of 2 features"):
+            found.mu_policy(1, np.zeros(3))
+
+    def test_two_threads_at_once(self, data, result):
+        def learn(_):
+            return rose(data, 0.5, **UNIFORM), sos_md(data, 0.5, **UNIFORM, n_iter=9, sampled=2, rng=5)
+
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(learn, range(4)))
+        for one, two in answers:
+            np.testing.assert_array_equal(one.mu, result.mu)
+            np.testing.assert_array_equal(two.mu, answers[0][1].mu)
+
+    def test_nothing_of_the_users_is_touched(self, data):
+        before = {name: getattr(data, name).copy() for name in ("h", "s", "a", "b", "r", "s_next")}
+        reference, state = np.full((H, S, A), 1 / A), np.random.get_state()[1].copy()  # noqa: NPY002
+        found = rose(data, 0.5, reference, ref_smoothing=0.1)
+        sos_md(data, 0.5, n_iter=5, sampled=2)
+        for name, column in before.items():
+            np.testing.assert_array_equal(getattr(data, name), column)
+        np.testing.assert_array_equal(reference, 1 / A)
+        np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+        found.mu_policy(1, 0)[:] = 7.0
+        assert found.mu[0, 0].sum() == pytest.approx(1)
+
+    def test_an_interrupted_callback(self, data):
+        def stop(row):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            rose(data, 0.5, callback=stop)
+        assert rose(data, 0.5, **UNIFORM).certified
 
 
 def test_results_are_frozen(result):

@@ -1,6 +1,7 @@
 """Logs of Markov games: what is accepted, files, OpenSpiel, and what is refused."""
 
 import types
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -77,6 +78,33 @@ def test_halves_have_every_other_sample():
     assert make(h=[1, 2, 2, 2]).halves() is None
 
 
+def test_halves_have_whole_episodes_where_they_are_known():
+    # the second episode has no second step: counting within the steps would tear the others apart
+    log = {"h": [1, 2, 1, 1, 2, 1, 2], "s": [0, 0, 1, 2, 2, 3, 3], "a": [0] * 7, "b": [0] * 7, "r": [0.5] * 7}
+    data = make(**log, s_next=[0, -1, -1, 2, -1, 3, -1], episode=["w", "w", "x", "y", "y", "z", "z"])
+    one, two = data.halves()
+    assert one.s.tolist() == [0, 2, 0, 2]
+    assert two.s.tolist() == [1, 3, 3]
+    assert one.episode.tolist() == [0, 2, 0, 2]
+    torn = make(**log, s_next=[0, -1, -1, 2, -1, 3, -1]).halves()
+    assert torn[0].s.tolist() == [0, 2, 0, 3]
+    assert make(**log, s_next=[0] * 7, episode=[0, 0, 0, 0, 0, 0, 0]).halves() is None
+
+
+def test_tensors_and_other_arrays():
+    torch = pytest.importorskip("torch")
+    plain = make()
+    tensors = {name: torch.tensor(GOOD[name]) for name in ("h", "a", "b", "s_next")}
+    tensors |= {"s": torch.tensor([0.0, 1.0, 2.0, 0.0], requires_grad=True), "n_actions": np.array([2, 3])}
+    data = make(**tensors, r=torch.tensor(GOOD["r"], requires_grad=True), episode=torch.tensor([0, 1, 0, 1]))
+    for name in ("h", "s", "a", "b", "r", "s_next"):
+        np.testing.assert_array_equal(getattr(data, name), getattr(plain, name))
+    features = torch.zeros(4, 2, dtype=torch.bfloat16, requires_grad=True)
+    assert make(s=features, s_next=features).n_states == 1
+    series = {name: pd.Series(GOOD[name], index=[5, 3, 2, 9]) for name in ("h", "s", "a", "b", "r", "s_next")}
+    np.testing.assert_array_equal(make(**series).s, plain.s)
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -96,10 +124,25 @@ def test_halves_have_every_other_sample():
         ({"r": [0, 2.0, 0, 0]}, "r must be in .0, 1. unless rescale=True, got rewards from 0 to 2"),
         ({"r": [0, -0.1, 0, 0]}, "r must be in .0, 1. unless rescale=True"),
         ({"r": [0.0, 0.0]}, "r must be as long as h, 4, got 2"),
-        ({"s": [], "h": []}, "h must be a vector of integers that is not empty"),
+        ({"s": [], "h": []}, "h must be a finite 1-D array and not empty"),
         ({"s": np.zeros((4, 2)), "s_next": np.zeros((4, 3))}, "s_next must be of the shape of s"),
         ({"s": np.zeros((4, 2)), "s_next": np.zeros((4, 2)), "n_states": 5}, "n_states must be None"),
-        ({"s": np.full((4, 2), np.nan), "s_next": np.zeros((4, 2))}, "s must be a finite 2-D array"),
+        ({"s": np.full((4, 2), np.nan), "s_next": np.zeros((4, 2))}, "s must be a finite 1-D or 2-D array, got 8 nan"),
+        ({"s": [0, 10**18, 2, 0]}, "s must have states from 0 on, got 1e.18, which is too large"),
+        ({"s": np.array([2**63 + 5, 0, 1, 0], dtype=np.uint64)}, "s must have states from 0 on, got 9.22"),
+        ({"a": [1e300, 0, 1, 0]}, "a must have numbers from 0 on, got 1e.300, which is too large"),
+        ({"s": [0, 10**10, 2, 0]}, "s, a and b must have at most 2147483648 combinations at a step, got 10000000001"),
+        ({"horizon": 10**9}, "got none of 3"),
+        ({"s": np.ma.array([0, 1, 2, 0], mask=[1, 0, 0, 0])}, "s must be .* got 1 masked"),
+        ({"s": [[1, 2], [3], [4], [5]]}, "s must be .* rows of different lengths"),
+        ({"r": [0, 1 + 1e-12, 0, 0]}, "got rewards from 0 to 1.000000000001"),
+        ({"r": [-1.7e308, 1.7e308, 0, 0], "rescale": True}, "r must have a range below"),
+        ({"s": np.zeros((4, 2)), "s_next": np.zeros((3, 2))}, "s_next must be as long as h, 4, got 3"),
+        ({"state_names": ["a"]}, "state_names must have one label per state, 3, got 1"),
+        ({"episode": [0, 0, 1]}, "episode must be as long as h, 4, got 3"),
+        ({"episode": [0, None, 1, 1]}, "episode must have no gaps, got nan or None in sample 1"),
+        ({"episode": np.zeros((4, 1))}, "episode must be a vector"),
+        ({"episode": [[0], [0, 1], [1], [1]]}, "episode must be a vector of numbers or names, got rows"),
         ({"phi": np.zeros((3, 2, 2, 5))}, r"phi must be of shape \(3, 2, 3, d\)"),
         ({"s": np.zeros((4, 2)), "s_next": np.zeros((4, 2)), "phi": np.zeros((1, 2, 3, 4))}, "phi must be a function"),
     ],
@@ -114,7 +157,13 @@ def test_bad_values(change, message):
     [
         ({"a": [0.5, 1, 1, 0]}, "a must be a vector of integers"),
         ({"a": [True, False, True, False]}, "a must be a vector of integers"),
-        ({"n_actions": 3}, "n_actions"),
+        ({"n_actions": 3}, "n_actions must be a pair"),
+        ({"n_actions": (2, 3, 1)}, "n_actions must be a pair"),
+        ({"n_actions": (2.0, 3)}, "n_actions must be an integer"),
+        ({"s": ["a", "b", "c", "d"]}, "s must be a finite 1-D or 2-D array of real numbers"),
+        ({"s": None}, "s must be"),
+        ({"s": np.zeros((4, 2)), "s_next": [["a", "b"]] * 4}, "s_next must be an array of numbers"),
+        ({"state_names": 3}, "state_names must be a sequence of 3 labels"),
         ({"horizon": 2.0}, "horizon"),
         ({"rescale": 1}, "rescale"),
         ({"r": ["x"] * 4}, "r must be a finite 1-D array of real numbers"),
@@ -182,13 +231,50 @@ class TestFiles:
         with pytest.raises(ValueError, match="got no b"):
             OfflineGameData.from_csv(tmp_path / "log.csv")
         self.frame().assign(a=["left", 0, 0, 0]).to_csv(tmp_path / "log.csv", index=False)
-        with pytest.raises(ValueError, match="a must have numbers, got 'left' in row 1"):
+        with pytest.raises(ValueError, match="a must have numbers, got left in row 1"):
             OfflineGameData.from_csv(tmp_path / "log.csv")
         (tmp_path / "log.csv").write_text("h,s,a,b,r,s_next\n")
         with pytest.raises(ValueError, match="at least one row"):
             OfflineGameData.from_csv(tmp_path / "log.csv")
+        self.frame().assign(a=[True, False, True, True]).to_csv(tmp_path / "log.csv", index=False)
+        with pytest.raises(TypeError, match="a must have numbers, got True and False"):
+            OfflineGameData.from_csv(tmp_path / "log.csv")
+        # one cell too many in every row, which would shift the columns
+        (tmp_path / "log.csv").write_text("h,s,a,b,r,s_next\n1,0,0,0,1,0,7\n")
+        with pytest.raises(ValueError, match="rows of 6 cells as in the header"):
+            OfflineGameData.from_csv(tmp_path / "log.csv")
         np.savez(tmp_path / "log.npz", h=[1])
         with pytest.raises(ValueError, match="got no s, a, b, r, s_next"):
+            OfflineGameData.from_npz(tmp_path / "log.npz")
+
+    def test_blanks_after_commas_and_episodes(self, tmp_path):
+        (tmp_path / "log.csv").write_text(
+            "episode, h, s, a, b, r, s_next\nx, 1, 0, 0, 0, 1, -1\ny, 1, 1, 0, 0, 0.5, \n"
+        )
+        data = OfflineGameData.from_csv(tmp_path / "log.csv")
+        assert data.episode.tolist() == [0, 1]
+        assert data.s_next.tolist() == [-1, -1]
+        assert [part.s.tolist() for part in data.halves()] == [[0], [1]]
+
+    @pytest.mark.parametrize(
+        "change, error, message",
+        [
+            ({"horizon": 2.5}, TypeError, "horizon must be an integer"),
+            ({"horizon": [2, 3]}, TypeError, "horizon must be an integer"),
+            ({"r": np.array([None] * 4)}, ValueError, "r must be an array of numbers"),
+        ],
+    )
+    def test_archives(self, tmp_path, change, error, message):
+        columns = {name: GOOD[name] for name in ("h", "s", "a", "b", "r", "s_next")} | change
+        np.savez(tmp_path / "log.npz", **columns)
+        with pytest.raises(error, match=message):
+            OfflineGameData.from_npz(tmp_path / "log.npz")
+
+    def test_archives_of_something_else(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
+            for name in ("h", "s", "a", "b", "r", "s_next"):
+                archive.writestr(f"{name}.npy", b"garbage")
+        with pytest.raises(ValueError, match="h must be an array in NumPy's format"):
             OfflineGameData.from_npz(tmp_path / "log.npz")
 
 
@@ -207,6 +293,7 @@ class TestOpenSpielLogs:
         assert data.step(0).s_next.tolist() == [1, -1]
         assert data.step(1).s_next.tolist() == [-1]
         assert (data.reward_low, data.reward_scale) == (-1.0, 2.0)
+        assert data.episode.tolist() == [0, 1, 0]
 
     def test_time_steps(self):
         def at(seen, player, rewards=None):
@@ -247,7 +334,14 @@ class TestOpenSpielLogs:
             ([[{"state": 1, "actions": (0, 0)}]], ValueError, "the key 'rewards'"),
             ([[{"state": 1, "actions": (0,), "rewards": 0}]], ValueError, "a pair of actions"),
             ([[{"state": 1, "actions": (0, 1), "rewards": [1, 1]}]], ValueError, "sum to 0"),
+            ([[{"state": 1, "actions": 3, "rewards": 0}]], ValueError, "a pair of actions"),
+            ([[{"state": 1, "actions": (0.7, 0), "rewards": 0}]], TypeError, "actions that are integers"),
+            ([[{"state": 1, "actions": (0, 0), "rewards": "x"}]], TypeError, "rewards that are numbers"),
+            ([[{"state": 1, "actions": (0, 0), "rewards": (np.nan, 1)}]], ValueError, "sum to 0"),
+            ([[{"state": {1}, "actions": (0, 0), "rewards": 0}]], TypeError, "states that can be keys"),
             ([[3]], TypeError, "mappings or of pairs"),
+            ([3], TypeError, "sequences of steps"),
+            (3, TypeError, "a sequence of episodes"),
         ],
     )
     def test_refused(self, episodes, error, message):

@@ -288,6 +288,64 @@ class TestSampling:
             random_game(0).sample_dataset(**({"n": 5} | change))
 
 
+def test_models_keep_copies():
+    P, r = np.full((S, A, B, S), 1 / S), np.full((S, A, B), 0.5)
+    matrix = sp.csr_array(P.reshape(S * A * B, S))
+    dense, sparse = MarkovGameModel(P, r, horizon=2), MarkovGameModel(matrix, r, horizon=2)
+    P[:], r[:], matrix.data[:] = 0.0, 0.0, 0.0
+    for model in (dense, sparse):
+        np.testing.assert_allclose(model.backup(0, np.ones(S)), 1.5)
+    # explicit zeros and repeated entries are the user's, and stay as they are
+    given = sp.csr_array((np.array([0.5, 0.0, 0.5]), np.array([0, 1, 0]), np.array([0, 3])), shape=(1, 2))
+    twice = sp.csr_array(sp.vstack([given, given]))
+    model = MarkovGameModel(twice, np.zeros((2, 1, 1)), horizon=2)
+    model.sample_dataset(5, rng=0)
+    assert twice.nnz == 6
+    assert model.transition_matrix(0).nnz == 2
+
+
+def test_single_precision_is_made_exact():
+    P = np.random.default_rng(0).dirichlet(np.ones(S), size=(S, A, B)).astype(np.float32)
+    for given in (P, sp.csr_array(P.reshape(-1, S))):
+        model = MarkovGameModel(given, np.zeros((S, A, B)), horizon=2)
+        np.testing.assert_allclose(model.backup(0, np.ones(S)), 1, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "table, error, message",
+    [
+        ({}, ValueError, "table must have at least one state"),
+        (3, TypeError, "table must be a mapping"),
+        ({0: 3}, TypeError, "table must be a mapping"),
+        ({1: {(0, 0): []}}, ValueError, "table must have the states 0 to 0"),
+        ({0: {}}, ValueError, "all 1 x 1 pairs"),
+        ({0: {0: []}}, TypeError, "pairs of integers as actions, got 0"),
+        ({0: {(0, 0): [(1.0, 0, 0.5)]}}, TypeError, "entries .probability, next state, reward, ended., got"),
+        ({0: {(0, 0): [(1.0, 0.5, 0.5, False)]}}, ValueError, "next states in 0 to 0, got 0.5 in state 0"),
+        ({0: {(0, 0): [(1.0, -1, 0.5, False)]}}, ValueError, "next states in 0 to 0, got -1"),
+        ({0: {(0, 0): [(2.0, 0, 0.5, False), (-1.0, 0, 0.5, False)]}}, ValueError, "not negative, got -1"),
+        ({0: {(0, 0): []}}, ValueError, "sum to 1"),
+    ],
+)
+def test_bad_transition_lists(table, error, message):
+    with pytest.raises(error, match=message):
+        MarkovGameModel.from_transition_lists(table, 1)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"P": sp.csr_array(np.ones((S * A * B, S)) * (1 / S + 0j))}, "P must be of real numbers, got dtype complex"),
+        ({"r": [["a"]]}, "r must be"),
+        ({"horizon": True}, "horizon must be an integer"),
+    ],
+)
+def test_models_of_other_types(change, message):
+    good = {"P": np.full((S, A, B, S), 1 / S), "r": np.zeros((S, A, B)), "horizon": H}
+    with pytest.raises(TypeError, match=message):
+        MarkovGameModel(**(good | change))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -464,5 +522,25 @@ class TestOpenSpiel:
                 openspiel_markov_game(name)
         with pytest.raises(ValueError, match="at most max_states=100"):
             openspiel_markov_game("tic_tac_toe", max_states=100)
-        with pytest.raises(ValueError, match="states can come again"):
-            openspiel_markov_game("oshi_zumo(coins=4)")
+        with pytest.raises(ValueError, match="a position counts once for each number of moves"):
+            openspiel_markov_game("oshi_zumo(coins=4)", max_states=500)
+        with pytest.raises(ValueError, match="game must be one that OpenSpiel can load, got 'no_such_game'"):
+            openspiel_markov_game("no_such_game")
+        with pytest.raises(TypeError, match="game must be a name or a pyspiel.Game, got int"):
+            openspiel_markov_game(3)
+
+    @pytest.mark.parametrize("name", ["oshi_zumo(coins=3,horizon=3)", "nim(pile_sizes=3;4)"])
+    def test_rules_that_count_moves(self, name):
+        # positions of oshi_zumo come again, but its number of moves is limited
+        import pyspiel
+        from open_spiel.python import policy
+        from open_spiel.python.algorithms import exploitability
+
+        converted = openspiel_markov_game(name)
+        assert converted.steps[-1] == converted.model.horizon == 1 + max(converted.steps[:-1])
+        turns = pyspiel.load_game(name)
+        if turns.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
+            turns = pyspiel.convert_to_turn_based(turns)
+        theirs = exploitability.nash_conv(turns, policy.UniformRandomPolicy(turns))
+        gap = nash_gap(converted.model, converted.mu_ref, converted.nu_ref)
+        assert 2 * converted.scale * gap == pytest.approx(theirs, abs=1e-12)

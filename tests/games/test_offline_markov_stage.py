@@ -1,5 +1,6 @@
 """Stage games with a pull to references: known values, the compiled loops against the formulas, limits, bad input."""
 
+import importlib
 import warnings
 
 import numpy as np
@@ -195,7 +196,8 @@ class TestAgainstTheFormulas:
 
     def test_numbers_in_pieces(self, monkeypatch):
         Q, mu_ref, nu_ref = random_stage(np.random.default_rng(6))
-        monkeypatch.setattr("assay.games.stage_equilibrium._UNIFORMS", 1)
+        # the name of the module is also that of a function of the package
+        monkeypatch.setattr(importlib.import_module("assay.games.stage_equilibrium"), "_UNIFORMS", 1)
         found = play_stage(Q, mu_ref, nu_ref, 0.5, 9, sampled=3, rng=np.random.default_rng(0))
         assert found.mu.sum(axis=1) == pytest.approx(1)
 
@@ -270,6 +272,27 @@ class TestContraction:
         assert iterations_needed(1e-3, 2.0, 0.5, eta=0.125) == iterations_needed(1e-3, 2.0, 0.5)
         assert iterations_needed(0.5, 0.0, 1.0) == 1
         assert iterations_needed(1e-3, 1.0, 1e-200) == 2**62
+        assert iterations_needed(1e-3, 1.0, 1e308, eta=1e308) == 1  # and not none at all
+        assert iterations_needed(1e-320, 1.0, 1.0) == int(np.ceil(-np.log(1e-320) / np.log(2)))
+
+    @pytest.mark.filterwarnings("error")
+    def test_extreme_numbers(self):
+        Q = np.random.default_rng(0).uniform(-1, 1, (2, 3, 4))
+        _, _, value = stage_equilibrium(Q, None, None, 0.5)
+        for scale in (1e-300, 1e-100, 1e100, 1e299):
+            _, _, scaled = stage_equilibrium(Q * scale, None, None, 0.5 * scale, tol=1e-10 * scale)
+            np.testing.assert_allclose(scaled / scale, value, atol=1e-9)
+        for half_range in (0.0, 1e-300, 1.0, 1e300):
+            for beta in (1e-300, 1.0, 1e308):
+                assert 1 <= iterations_needed(1e-3, half_range, beta) <= 2**62
+
+    def test_tensors_and_whole_numbers(self):
+        torch = pytest.importorskip("torch")
+        plain = stage_equilibrium(PENNIES, MU_REF, NU_REF, 0.5)
+        tensor = torch.tensor(PENNIES, dtype=torch.float32, requires_grad=True)
+        for Q in (tensor, np.array(PENNIES, dtype=np.int8), np.array(PENNIES, dtype=np.float32)):
+            for one, two in zip(plain, stage_equilibrium(Q, MU_REF, NU_REF, 0.5), strict=True):
+                np.testing.assert_array_equal(one, two)
 
     def test_steps_are_capped(self):
         Q = np.array([[[1e-9, 0.0], [0.0, 0.0]]])
@@ -288,6 +311,7 @@ class TestBadInput:
             ({"beta": np.nan}, "beta must be finite"),
             ({"Q": [1.0, 2.0]}, "Q must be a finite 2-D or 3-D array"),
             ({"Q": [[np.nan, 0], [0, 1]]}, "Q must be a finite"),
+            ({"Q": [[1e301, 0], [0, 1]]}, "Q must have entries of size at most 1e.300, got 1e.301"),
             ({"mu_ref": [1.0, 0.0]}, "mu_ref must give every action a positive probability"),
             ({"mu_ref": [0.5, 0.4]}, "mu_ref must have probabilities that sum to 1"),
             ({"nu_ref": [0.5, 0.6, -0.1]}, "nu_ref must be of shape"),

@@ -16,8 +16,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.bilevel.fisher_scores import LayerRecord, LayerScores
-from assay.bilevel.fisher_states import debias, relative, solve_positive
+from assay.bilevel.fisher_layers import LayerScores
+from assay.bilevel.fisher_scores import LayerRecord
+from assay.bilevel.fisher_states import check_state, debias, relative, solve_positive
 
 __all__ = ["KroneckerFisher", "kronecker_solve"]
 
@@ -157,11 +158,13 @@ class KroneckerFisher:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
-        ours = [factor.shape for factor in (*self.inputs, *self.gradients)]
-        if state.get("kind") != "kfac" or [f.shape for f in (*state["inputs"], *state["gradients"])] != ours:
-            raise ValueError(f"state must be of a 'kfac' Fisher matrix with factors of shapes {ours}")
-        for mine, theirs in zip((*self.inputs, *self.gradients), (*state["inputs"], *state["gradients"]), strict=True):
-            mine.copy_(theirs)
+        check_state(state, "kfac", {}, ("inputs", "gradients", "n_samples", "n_updates"))
+        ours = [tuple(factor.shape) for factor in (*self.inputs, *self.gradients)]
+        theirs = [tuple(factor.shape) for factor in (*state["inputs"], *state["gradients"])]
+        if ours != theirs:
+            raise ValueError(f"state must be of a 'kfac' Fisher matrix with factors of shapes {ours}, got {theirs}")
+        for mine, other in zip((*self.inputs, *self.gradients), (*state["inputs"], *state["gradients"]), strict=True):
+            mine.copy_(other)
         self.n_samples, self.n_updates = int(state["n_samples"]), int(state["n_updates"])
 
     def tensors(self) -> list[Tensor]:

@@ -20,11 +20,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["AverageFisher", "FisherState", "SmoothedFisher", "WindowFisher", "solve_positive"]
+__all__ = [
+    "AverageFisher",
+    "FisherState",
+    "SmoothedFisher",
+    "WindowFisher",
+    "check_dense",
+    "check_state",
+    "debias",
+    "matvec64",
+    "relative",
+    "solve_cholesky",
+    "solve_positive",
+]
 
 _DENSE_LIMIT = 8000
 _PROBES = 4
@@ -98,7 +111,9 @@ class AverageFisher(FisherState):
         self.matrix = torch.empty(dim, dim, dtype=like.dtype, device=like.device)
         # Vectors with their products by the sum, kept without inverting anything: they show how far the inverse drifts.
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn(dim, _PROBES if inverse else 0, dtype=torch.float64, generator=generator)
+        drawn = torch.randn(
+            dim, _PROBES if inverse else 0, dtype=torch.float64, generator=generator, device=generator.device
+        )
         self.probes = drawn.to(like.device, like.dtype)
         self.reset()
 
@@ -110,21 +125,36 @@ class AverageFisher(FisherState):
 
     def update(self, rows: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None) -> None:  # noqa: D102
         scaled = rows if weights is None else rows * weights.sqrt()[:, None]
+        if self.inverse:
+            for part in scaled.split(self.dim):  # more rows than parameters at once would only cost more
+                self._change_inverse(part)
+            self.images += scaled.T @ (scaled @ self.probes)
+        else:
+            self.matrix.addmm_(scaled.T, scaled)
         self._trace = self._trace + scaled.square().sum()
         self.n_samples += len(rows)
-        if not self.inverse:
-            self.matrix.addmm_(scaled.T, scaled)
+
+    def _change_inverse(self, rows: Tensor) -> None:
+        images = rows @ self.matrix
+        if len(rows) == 1:  # Sherman and Morrison
+            added = float(images[0] @ rows[0])
+            if not 0.0 <= added < math.inf:
+                self._refuse_drift()
+            self.matrix.addmm_(images.T, images, alpha=-1.0 / (1.0 + added))
             return
-        self.images += scaled.T @ (scaled @ self.probes)
-        for part in scaled.split(self.dim):  # more rows than parameters at once would only cost more
-            images = part @ self.matrix
-            if len(part) == 1:  # Sherman and Morrison
-                self.matrix.addmm_(images.T, images, alpha=-1.0 / (1.0 + float(images[0] @ part[0])))
-                continue
-            core = images @ part.T
-            core.diagonal().add_(1.0)
-            half = torch.linalg.solve_triangular(torch.linalg.cholesky(core), images, upper=False)
-            self.matrix.addmm_(half.T, half, alpha=-1.0)
+        core = images @ rows.T
+        core.diagonal().add_(1.0)
+        factor, info = torch.linalg.cholesky_ex(core)
+        if int(info):
+            self._refuse_drift()
+        half = torch.linalg.solve_triangular(factor, images, upper=False)
+        self.matrix.addmm_(half.T, half, alpha=-1.0)
+
+    def _refuse_drift(self) -> None:
+        raise ValueError(
+            f"scores must not be so large that the inverse kept by fisher='average' loses its sign in "
+            f"{self.matrix.dtype}; scale the inner loss, raise gamma0, use float64 or fisher='smoothed'"
+        )
 
     def solve(self, grad: Float[Tensor, " dim"], ridge: Tensor, damping: float) -> Float[Tensor, " dim"]:  # noqa: D102
         self._require_samples()
@@ -160,7 +190,7 @@ class AverageFisher(FisherState):
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
-        check_kind(state, "average", self.matrix)
+        check_state(state, "average", {"matrix": self.matrix}, ("inverse", "images", "n_samples", "trace"))
         if state["inverse"] != self.inverse:
             raise ValueError("state must be of an average with a ridge where this one has a ridge, and without else")
         self.matrix.copy_(state["matrix"])
@@ -225,7 +255,7 @@ class SmoothedFisher(FisherState):
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
-        check_kind(state, "smoothed", self.matrix)
+        check_state(state, "smoothed", {"matrix": self.matrix}, ("n_samples", "n_updates"))
         self.matrix.copy_(state["matrix"])
         self.n_samples, self.n_updates = int(state["n_samples"]), int(state["n_updates"])
 
@@ -280,8 +310,10 @@ class WindowFisher(FisherState):
         divided = kept / diagonal
         core = divided @ kept.T
         core.diagonal().add_(float(len(kept)))
-        inner = torch.cholesky_solve((divided @ grad)[:, None], torch.linalg.cholesky(core))[:, 0]
-        return grad / diagonal - divided.T @ inner
+        factor, info = torch.linalg.cholesky_ex(core)
+        if int(info):
+            raise _singular(core.dtype)
+        return grad / diagonal - divided.T @ torch.cholesky_solve((divided @ grad)[:, None], factor)[:, 0]
 
     def residual(  # noqa: D102
         self, w: Float[Tensor, " dim"], grad: Float[Tensor, " dim"], ridge: Tensor, damping: float
@@ -297,7 +329,7 @@ class WindowFisher(FisherState):
         return {"kind": "window", "matrix": self.ring.clone(), "n_samples": self.n_samples, "next": self._next}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
-        check_kind(state, "window", self.ring)
+        check_state(state, "window", {"matrix": self.ring}, ("n_samples", "next"))
         self.ring.copy_(state["matrix"])
         self.n_samples, self._next = int(state["n_samples"]), int(state["next"])
 
@@ -313,10 +345,19 @@ def check_dense(dim: int, fisher: str) -> None:
         )
 
 
-def check_kind(state: Mapping[str, Any], kind: str, matrix: Tensor) -> None:
-    """Refuse the state of another kind or size."""
-    if state.get("kind") != kind or state["matrix"].shape != matrix.shape:
-        raise ValueError(f"state must be of a {kind!r} Fisher matrix of shape {tuple(matrix.shape)}")
+def check_state(state: Any, kind: str, tensors: Mapping[str, Tensor], others: tuple[str, ...]) -> None:
+    """Refuse the state of another kind or size, and one with parts missing."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    wanted = f"state must be of a {kind!r} Fisher matrix with {shapes} and {', '.join(others)}"
+    if not isinstance(state, Mapping) or state.get("kind") != kind:
+        found = state.get("kind") if isinstance(state, Mapping) else type(state).__name__
+        raise ValueError(f"{wanted}, got {found!r}")
+    missing = [name for name in (*tensors, *others) if name not in state]
+    if missing:
+        raise ValueError(f"{wanted}, got none for {', '.join(missing)}")
+    wrong = {name: tuple(np.shape(state[name])) for name in tensors if tuple(np.shape(state[name])) != shapes[name]}
+    if wrong:
+        raise ValueError(f"{wanted}, got {wrong}")
 
 
 def debias(beta: float, n_updates: int) -> float:
@@ -326,16 +367,27 @@ def debias(beta: float, n_updates: int) -> float:
 
 def solve_positive(system: Float[Tensor, "n n"], right: Tensor, *, full_rank: bool) -> Tensor:
     """Solve by Cholesky, or say what makes the matrix singular."""
-    if full_rank:
-        factor, info = torch.linalg.cholesky_ex(system)
-        pivots, largest = factor.diagonal(), system.diagonal().max()
-        smallest_accepted = len(system) * torch.finfo(system.dtype).eps * largest
-        if not int(info) and bool((pivots.square() > smallest_accepted).all()):
-            columns = right[:, None] if right.ndim == 1 else right
-            return torch.cholesky_solve(columns, factor).view(right.shape)
-    raise ValueError(
+    found = solve_cholesky(system, right) if full_rank else None
+    if found is None:
+        raise _singular(system.dtype)
+    return found
+
+
+def solve_cholesky(system: Float[Tensor, "n n"], right: Tensor) -> Tensor | None:
+    """Solve by Cholesky; None when the matrix is not positive definite to working precision."""
+    factor, info = torch.linalg.cholesky_ex(system)
+    pivots, largest = factor.diagonal(), system.diagonal().max()
+    smallest_accepted = len(system) * torch.finfo(system.dtype).eps * largest
+    if int(info) or not bool((pivots.square() > smallest_accepted).all()):
+        return None
+    columns = right[:, None] if right.ndim == 1 else right
+    return torch.cholesky_solve(columns, factor).view(right.shape)
+
+
+def _singular(dtype: torch.dtype) -> ValueError:
+    return ValueError(
         "damping or ridge must be positive when the Fisher matrix is rank-deficient, got a matrix that is singular in "
-        f"{system.dtype}; raise damping"
+        f"{dtype}; raise damping"
     )
 
 

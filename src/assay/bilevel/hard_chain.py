@@ -23,6 +23,10 @@ __all__ = ["ChainConstants", "chain_constants", "link_cdf", "link_cdf_derivative
 _SQRT_E = math.sqrt(math.e)
 # sup of the spectral norm of the Hessian of one link, unscaled; 133.84 on a grid of step 1e-3
 _LINK_SMOOTHNESS = 133.9
+# an instance holds a byte per variable for what has been shown, and a call three numbers
+_MOST_VARIABLES = 10**10
+# constants beyond these overflow in the products of the kernels
+_SMALLEST, _LARGEST = 1e-100, 1e100
 
 
 def link_gate(u: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
@@ -147,6 +151,14 @@ def block_response(n: int) -> Float[np.ndarray, " n"]:
     return solveh_banded(bands, end)
 
 
+def _check_sizes(numbers: tuple[float, ...], asked: str) -> None:
+    if not all(_SMALLEST < number < _LARGEST for number in numbers):
+        raise ValueError(
+            "eps, Lf, Lg and Ce must be of moderate size, so that all constants lie between "
+            f"{_SMALLEST:g} and {_LARGEST:g}; got {asked}"
+        )
+
+
 def chain_constants(
     kappa: float,
     eps: float,
@@ -158,7 +170,6 @@ def chain_constants(
     ce: float,
 ) -> ChainConstants:
     """The constants of an instance; arguments are checked by the caller, all but what follows from several."""
-    mu = lg / kappa
     longest = math.floor(math.sqrt((kappa - 1) / 4))
     if n is None:
         n = longest
@@ -166,19 +177,42 @@ def chain_constants(
             raise ValueError(f"kappa must be at least 17, so that a block has two variables, got {kappa:g}")
     elif not 2 <= n <= longest:
         raise ValueError(f"n must be between 2 and {longest} at kappa={kappa:g}, got {n}")
+    if n > _MOST_VARIABLES:
+        raise ValueError(f"kappa must be at most {4 * _MOST_VARIABLES**2:.0e}, or n be given, got {kappa:g}")
+    asked = f"eps={eps:g}, Lf={lf:g}, Lg={lg:g}, Ce={ce:g}"
+    _check_sizes((eps, lf, lg, lg / kappa, ce), asked)
     response = (4 * n**2 + 1) / n**2 * block_response(n)
-    left, right = ce * n / response[-1], ce * n / response[0]
+    left, right = float(ce * n / response[-1]), float(ce * n / response[0])
     lc = _link_smoothness(left, right)
     lam = eps * lc / (lf * ce * n)
+    depth = 12 * lam * (lam * lf / lc)  # that a link can let the objective fall by
+    _check_sizes((lc, lam, lam / (ce * n), depth), asked)
     if length is None:
-        length = math.floor(delta * lc / (12 * lam**2 * lf))
-        if length < 1:
-            least = 12 * lam**2 * lf / lc
-            raise ValueError(f"Delta must be at least {least:.3g} at eps={eps:g}, so that T >= 1, got {delta:g}")
+        if delta < depth:
+            raise ValueError(f"Delta must be at least {depth:.3g} at eps={eps:g}, so that T >= 1, got {delta:g}")
+        longest = delta / depth
     else:
-        delta = 12 * lam**2 * lf * length / lc
+        longest = length
+        delta = depth * length
+    if not (longest + 1) * n <= _MOST_VARIABLES:
+        raise ValueError(
+            f"{'Delta / eps^2' if length is None else 'T'} must give at most {_MOST_VARIABLES:.0e} lower variables, "
+            f"got {longest:.3g} blocks of {n}"
+        )
     return ChainConstants(
-        n=n, T=length, lam=lam, Lc=lc, Cl=left, Cr=right, Ce=ce, mu=mu, Lf=lf, Lg=lg, eps=eps, kappa=kappa, Delta=delta
+        n=n,
+        T=math.floor(longest),
+        lam=lam,
+        Lc=lc,
+        Cl=left,
+        Cr=right,
+        Ce=ce,
+        mu=lg / kappa,
+        Lf=lf,
+        Lg=lg,
+        eps=eps,
+        kappa=kappa,
+        Delta=delta,
     )
 
 
@@ -311,6 +345,35 @@ def hyper_kernel(x: np.ndarray, source: float, scale: float, link_scale: float, 
             gradient[link - 1] += link_scale * scale * by_end
         gradient[link] += link_scale * scale * by_start
     return link_scale * value
+
+
+@numba.njit(cache=True)
+def all_finite(point: np.ndarray) -> bool:
+    """Whether there is neither a nan nor an infinity."""
+    finite = True
+    for i in range(point.shape[0]):
+        finite &= math.isfinite(point[i])
+    return finite
+
+
+@numba.njit(cache=True)
+def project_to_box(point: np.ndarray, half_width: float, inside: np.ndarray) -> bool:
+    """Write the nearest point of the box into ``inside``; whether that is another point."""
+    moved = False
+    for i in range(point.shape[0]):
+        inside[i] = min(max(point[i], -half_width), half_width)
+        moved |= inside[i] != point[i]
+    return moved
+
+
+@numba.njit(cache=True)
+def step_on_box(point: np.ndarray, slope: np.ndarray, smoothness: float, half_width: float) -> float:
+    """Length of a step of projected gradient descent, times the smoothness."""
+    total = 0.0
+    for i in range(point.shape[0]):
+        move = min(max(point[i] - slope[i] / smoothness, -half_width), half_width) - point[i]
+        total += move * move
+    return smoothness * math.sqrt(total)
 
 
 @numba.njit(cache=True)

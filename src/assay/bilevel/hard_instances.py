@@ -25,10 +25,13 @@ from numpy.typing import ArrayLike
 
 from assay.bilevel.hard_chain import (
     ChainConstants,
+    all_finite,
     block_response,
     chain_constants,
     hyper_kernel,
     oracle_kernel,
+    project_to_box,
+    step_on_box,
 )
 from assay.bilevel.oracle_counter import OracleCounter, OracleOutput
 from assay.validation import as_float_array, as_generator, check_integer, check_real
@@ -37,6 +40,8 @@ __all__ = ["HardBilevel", "HardBilevelStochastic", "hard_instance", "hard_instan
 
 _RX = 2.0
 _RY = 20.0
+# below it the inverse is no number to multiply a gradient with
+_LEAST_PROBABILITY = 1e-100
 
 
 class HardBilevel:
@@ -64,12 +69,12 @@ class HardBilevel:
     """
 
     def __init__(self, constants: ChainConstants) -> None:
+        if not isinstance(constants, ChainConstants):
+            raise TypeError(f"constants must be ChainConstants, as hard_instance makes, got {type(constants).__name__}")
         self.constants = constants
         self.dim_x = constants.T
         self.dim_y = (constants.T + 1) * constants.n
         self.counter = OracleCounter(self.dim_x, self.dim_y)
-        self._no_gradient = np.zeros(self.dim_x)
-        self._no_gradient.setflags(write=False)
         self._link_scale = constants.lam**2 * constants.Lf / constants.Lc
         self._left = constants.Cl / constants.lam
         self._right = constants.Cr / constants.lam
@@ -153,7 +158,12 @@ class HardBilevel:
             shown.shown_x,
             shown.shown_y,
         )
-        return OracleOutput(f, g, self._no_gradient, fy, gx, gy)
+        return OracleOutput(f, g, np.zeros(self.dim_x), fy, gx, gy)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether two calls at one point may differ."""
+        return False
 
     def _noise(self) -> float:
         """What the next entry of the lower gradient is multiplied by."""
@@ -191,7 +201,16 @@ class HardBilevel:
         return float(value), gradient
 
     def stationarity(self, x: ArrayLike) -> float:
-        """What has to fall below ``eps``: the norm of the hypergradient."""
+        """What has to fall below ``eps``: the norm of the hypergradient.
+
+        Parameters
+        ----------
+        x : array_like of shape (dim_x,)
+
+        Returns
+        -------
+        float
+        """
         return float(np.linalg.norm(self.H(x)[1]))
 
     def reset(self) -> None:
@@ -204,8 +223,9 @@ class HardBilevel:
         Returns
         -------
         f, g : callable
-            Each takes ``(x, y)`` and returns a scalar. Evaluating both at one point is one call; a new point is a
-            new one. They can be differentiated once.
+            Each takes tensors ``(x, y)`` and returns a scalar. Evaluating both at one point, one after the other, is
+            one call; a new point is a new one, and so is the same objective at the same point where the oracle is
+            noisy. They can be differentiated once.
         """
         from assay.bilevel.hard_torch import torch_objectives
 
@@ -246,9 +266,15 @@ class HardBilevelStochastic(HardBilevel):
         self.sigma = sigma
         self.box_x = rx * constants.lam / constants.n
         self.box_y = ry * constants.lam
-        spread = 4 * ry**2 * constants.Lg**2 * constants.lam**2
-        self.p = min(1.0, spread / sigma**2) if sigma > 0 else 1.0
-        self.variance_bound = max(1.0, 4 * ry**2) * constants.Lg**2 * constants.lam**2 * (1 - self.p) / self.p
+        spread = 2 * ry * constants.Lg * constants.lam  # the most that an entry of the lower gradient can be
+        self.p = (spread / sigma) * (spread / sigma) if spread < sigma else 1.0
+        if self.p < _LEAST_PROBABILITY:
+            most = spread / math.sqrt(_LEAST_PROBABILITY)
+            raise ValueError(
+                f"sigma must be at most {most:.3g} at these constants, so that the next coordinate ever shows, "
+                f"got {sigma:g}"
+            )
+        self.variance_bound = spread * spread * ((1 - self.p) / self.p)
         self._rng = rng
         self.projected = 0
         super().__init__(constants)
@@ -269,7 +295,7 @@ class HardBilevelStochastic(HardBilevel):
         -------
         float
         """
-        delta = check_real(delta, "delta", above=0.0)
+        delta = check_real(delta, "delta", above=0.0, maximum=1.0)
         c = self.constants
         return max(0.0, ((c.n - 1) * c.T - 1 - math.log(1 / delta)) / (2 * self.p))
 
@@ -281,24 +307,35 @@ class HardBilevelStochastic(HardBilevel):
     def oracle(self, x: ArrayLike, y: ArrayLike) -> OracleOutput:
         """One call; a query outside of the boxes is projected, counted, and counted in ``projected``."""
         x, y = self._upper(x), self._lower(y)
-        inside_x = np.clip(x, -self.box_x, self.box_x)
-        inside_y = np.clip(y, -self.box_y, self.box_y)
+        inside_x, inside_y = np.empty(self.dim_x), np.empty(self.dim_y)
+        left_x, left_y = project_to_box(x, self.box_x, inside_x), project_to_box(y, self.box_y, inside_y)
         answer = super().oracle(inside_x, inside_y)
-        if not (np.array_equal(inside_x, x) and np.array_equal(inside_y, y)):
-            self.projected += 1
+        self.projected += left_x or left_y
         return answer
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether two calls at one point may differ."""
+        return self.p < 1.0
+
     def _noise(self) -> float:
-        if self.p == 1.0:
+        if not self.is_noisy:
             return 1.0
         return 1 / self.p if self._rng.random() < self.p else 0.0
 
     def stationarity(self, x: ArrayLike) -> float:
-        """What has to fall below ``eps``: the step of projected gradient descent on the box, times the smoothness."""
+        """What has to fall below ``eps``: the step of projected gradient descent on the box, times the smoothness.
+
+        Parameters
+        ----------
+        x : array_like of shape (dim_x,)
+
+        Returns
+        -------
+        float
+        """
         x = self._upper(x)
-        smoothness = self.constants.smoothness_h
-        moved = np.clip(x - self.H(x)[1] / smoothness, -self.box_x, self.box_x)
-        return float(smoothness * np.linalg.norm(moved - x))
+        return float(step_on_box(x, self.H(x)[1], self.constants.smoothness_h, self.box_x))
 
 
 def hard_instance(
@@ -420,7 +457,7 @@ def _vector(point: ArrayLike, name: str, length: int) -> Float[np.ndarray, " len
         and point.dtype == np.float64
         and point.shape == (length,)
         and point.flags.c_contiguous
-        and math.isfinite(point @ point)
+        and all_finite(point)
     ):
         point = np.ascontiguousarray(as_float_array(point, name, ndim=1))
         if len(point) != length:

@@ -1,25 +1,22 @@
-"""First-order bilevel methods on the hard instances, and how near each comes to the least number of calls.
+"""First-order bilevel methods to run on the hard instances, with step sizes from the constants of the instance.
 
-A method is a function ``method(oracle, dim_x, dim_y, budget)`` that yields its upper iterates; everything it learns
-goes through ``oracle``, which counts. Those below take their step sizes from the constants of the instance; a user's
-own is run in the same way.
+A method is a function ``method(oracle, dim_x, dim_y, budget)`` that yields its upper iterates; a user's own is run in
+the same way.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from assay.bilevel.hard_instances import HardBilevel, HardBilevelStochastic
-from assay.bilevel.oracle_counter import OracleBudgetError, OracleOutput, Violation
-from assay.certificate import Assumption, Certificate
-from assay.result import Result
-from assay.validation import as_float_array, check_integer, check_real
+from assay.bilevel.hard_instances import HardBilevel
+from assay.bilevel.hard_run import HardRunResult, Method, Oracle, check_instance, run_method
+from assay.bilevel.oracle_counter import OracleOutput
+from assay.validation import check_integer, check_real
 
 __all__ = [
     "HardRunResult",
@@ -31,171 +28,6 @@ __all__ = [
     "run_method",
     "value_function_gd",
 ]
-
-Oracle = Callable[[Any, Any], OracleOutput]
-Method = Callable[[Oracle, int, int, int], Iterable[Any]]
-
-
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class HardRunResult(Result):
-    """How a method fared on a hard instance.
-
-    Attributes
-    ----------
-    calls : int
-        Oracle calls until the tolerance was reached, or all that were used.
-    calls_lower : int
-        Calls before which no zero-respecting method has reached ``eps``.
-    ratio : float
-        ``calls / calls_lower``.
-    reached : bool
-        Whether the tolerance was reached.
-    grad_norm : float
-        Stationarity of the last iterate: exact, and not counted.
-    calls_last_variable : int or None
-        Calls after which an iterate first had its last upper variable away from zero.
-    progress : dict of str to numpy.ndarray
-        ``calls`` and ``variables``: after how many calls how many upper variables had been moved.
-    zero_respecting : bool
-        Whether no query and no iterate had moved a coordinate that had not been shown.
-    first_violation : Violation or None
-    projected : int
-        Queries that left the boxes of a stochastic instance.
-    single_level_calls, minimax_calls : float
-        The counts for smooth minimisation and for min-max problems from the same constants, to compare orders.
-    x : numpy.ndarray of shape (dim_x,)
-        The last iterate.
-    history : dict of str to numpy.ndarray
-        ``calls`` and ``grad_norm`` at every iterate that was yielded.
-    """
-
-    calls: int
-    calls_lower: int
-    ratio: float
-    reached: bool
-    grad_norm: float
-    calls_last_variable: int | None
-    zero_respecting: bool
-    first_violation: Violation | None
-    projected: int
-    single_level_calls: float
-    minimax_calls: float
-    x: Float[np.ndarray, " dim_x"]
-    progress: dict[str, np.ndarray] = field(default_factory=dict)
-
-
-def run_method(method: Method, instance: HardBilevel, max_calls: int, tol: float | None = None) -> HardRunResult:
-    r"""Run a method on a hard instance and compare its calls with the lower bound.
-
-    Parameters
-    ----------
-    method : callable
-        ``method(oracle, dim_x, dim_y, budget)`` yields upper iterates of shape ``(dim_x,)``, as often as it likes;
-        ``oracle(x, y)`` returns an :class:`OracleOutput`. It has to start at zero.
-    instance : HardBilevel or HardBilevelStochastic
-        Its counter is reset.
-    max_calls : int
-        The method is stopped when it asks for more.
-    tol : float, optional
-        Stationarity at which it is stopped; the ``eps`` of the instance by default.
-
-    Returns
-    -------
-    HardRunResult
-        Certificates: that the stationarity is at least ``eps`` at every iterate before the lower bound; that the
-        calls to ``eps`` are at least the lower bound, when it was reached.
-
-    Raises
-    ------
-    ValueError
-        If an iterate or a query has a wrong shape or a nan.
-
-    Examples
-    --------
-    >>> from assay.bilevel import chain_walker, hard_instance, run_method
-    >>> instance = hard_instance(kappa=37, eps=0.1, T=2, n=3)
-    >>> result = run_method(chain_walker(instance), instance, max_calls=100)
-    >>> result.calls_last_variable, result.calls_lower, result.zero_respecting
-    (8, 6, True)
-    """
-    max_calls = check_integer(max_calls, "max_calls", minimum=1)
-    eps = instance.constants.eps
-    tol = eps if tol is None else check_real(tol, "tol", above=0.0)
-    if not callable(method):
-        raise TypeError(f"method must be callable, got {type(method).__name__}")
-    if not isinstance(instance, HardBilevel):
-        raise TypeError(f"instance must be a HardBilevel, got {type(instance).__name__}")
-    counter = instance.counter
-    instance.reset()
-    counter.limit = max_calls
-    x = np.zeros(instance.dim_x)
-    norm = instance.stationarity(x)
-    trace = [(0, norm)]
-    moved = [(0, 0)]
-    last_variable = None
-    try:
-        iterates = method(instance.oracle, instance.dim_x, instance.dim_y, max_calls)
-        for iterate in iterates:
-            x = as_float_array(iterate, "iterate of the method", ndim=1).copy()
-            if len(x) != instance.dim_x:
-                raise ValueError(f"iterate of the method must have shape ({instance.dim_x},), got {x.shape}")
-            counter.check(x)
-            norm = instance.stationarity(x)
-            trace.append((counter.calls, norm))
-            furthest = int(np.flatnonzero(x)[-1]) + 1 if np.any(x) else 0
-            if furthest > moved[-1][1]:
-                moved.append((counter.calls, furthest))
-            if last_variable is None and x[-1] != 0:
-                last_variable = counter.calls
-            if norm < tol:
-                break
-    except OracleBudgetError:
-        pass
-    finally:
-        counter.limit = None
-    calls, norms = (np.asarray(column) for column in zip(*trace, strict=True))
-    return HardRunResult(
-        calls=int(counter.calls),
-        calls_lower=instance.lower_bound_calls,
-        ratio=counter.calls / max(instance.lower_bound_calls, 1),
-        reached=bool(norm < tol),
-        grad_norm=norm,
-        calls_last_variable=last_variable,
-        zero_respecting=counter.zero_respecting,
-        first_violation=counter.first_violation,
-        projected=instance.projected if isinstance(instance, HardBilevelStochastic) else 0,
-        single_level_calls=float(instance.constants.single_level_calls),
-        minimax_calls=instance.constants.minimax_calls,
-        x=x,
-        progress={"calls": np.array([c for c, _ in moved]), "variables": np.array([v for _, v in moved])},
-        certificates=_certificates(instance, calls, norms),
-        history={"calls": calls, "grad_norm": norms},
-    )
-
-
-def _certificates(instance: HardBilevel, calls: np.ndarray, norms: np.ndarray) -> tuple[Certificate, ...]:
-    """Both sides of the lower bound, from the iterates alone."""
-    bound, eps = instance.lower_bound_calls, instance.constants.eps
-    assumptions = [Assumption("the method moves only coordinates it was shown", instance.counter.zero_respecting)]
-    if isinstance(instance, HardBilevelStochastic):
-        assumptions.append(Assumption("the noise is not among the luckiest half", None))
-    before = norms[calls < bound] if np.any(calls < bound) else norms[:1]
-    certificates = [
-        Certificate(
-            f"smallest stationarity before {bound} oracle calls", float(before.min()), eps, ">=", tuple(assumptions)
-        )
-    ]
-    below = np.flatnonzero(norms < eps)
-    if below.size:
-        certificates.append(
-            Certificate(
-                "oracle calls to a stationarity below eps", float(calls[below[0]]), bound, ">=", tuple(assumptions)
-            )
-        )
-    return tuple(certificates)
-
-
-# ---------------------------------------------------------------------- methods
 
 
 def chain_walker(instance: HardBilevel) -> Method:
@@ -213,6 +45,7 @@ def chain_walker(instance: HardBilevel) -> Method:
     callable
         A method for :func:`run_method`.
     """
+    check_instance(instance)
     return functools.partial(_walk, size_x=instance.constants.source, size_y=_gate_opener(instance))
 
 
@@ -246,7 +79,7 @@ def penalty_f2sa(
     scale : float, default=1.0
         Upper step in units of the inverse smoothness of the hyper-objective.
     penalty : float, optional
-        :math:`\lambda`; by default ten times the condition number.
+        :math:`\lambda`; by default ten times ``Lf / mu``, above which the problem in :math:`y` is strongly convex.
     inner_steps : int, optional
         Gradient steps on each lower problem per upper step; by default the condition number, rounded up.
 
@@ -275,6 +108,7 @@ def nesterov_inner_penalty(
     callable
         A method for :func:`run_method`.
     """
+    check_instance(instance)
     root = float(np.sqrt(instance.constants.kappa))
     parameters = _theory(instance, scale, penalty, inner_steps, 2 / root)
     return functools.partial(_penalty, **parameters, momentum=(root - 1) / (root + 1))
@@ -295,6 +129,7 @@ def f2sa_single_loop(instance: HardBilevel, scale: float = 1.0, penalty: float |
     callable
         A method for :func:`run_method`.
     """
+    check_instance(instance)
     scale = check_real(scale, "scale", above=0.0)
     parameters = _theory(instance, scale / instance.constants.kappa, penalty, 1, 1.0)
     return functools.partial(_penalty, **parameters, momentum=0.0)
@@ -302,6 +137,9 @@ def f2sa_single_loop(instance: HardBilevel, scale: float = 1.0, penalty: float |
 
 def value_function_gd(instance: HardBilevel, scale: float = 1.0, penalty: float | None = None) -> Method:
     r"""Gradient descent on :math:`f(x, y) + \lambda (g(x, y) - \min g(x, \cdot))` in both variables at once.
+
+    The lower minimum at the new :math:`x` is found anew for each step, by as many gradient steps as the condition
+    number, from where the last one ended. The step in :math:`y` is the inverse of the smoothness in :math:`y`.
 
     Parameters
     ----------
@@ -341,16 +179,23 @@ def finite_difference_hvp(instance: HardBilevel, scale: float = 1.0, inner_steps
     """
     parameters = _theory(instance, scale, None, inner_steps, 1.0)
     del parameters["penalty"]
+    parameters["step_y"] = 1 / instance.constants.Lg
     return functools.partial(_finite_difference, **parameters, width=instance.constants.lam)
 
 
 def _theory(
     instance: HardBilevel, scale: float, penalty: float | None, inner_steps: int | None, share: float
 ) -> dict[str, Any]:
-    """Steps and penalty from the constants that a user of the method knows."""
+    """Steps, penalty and inner steps from the constants that a user of the method knows.
+
+    The upper step is ``scale`` over the smoothness of the hyper-objective, the lower one the inverse of that of
+    ``f / penalty + g``, which is strongly convex in ``y`` as soon as the penalty is above ``Lf / mu``: by default it is
+    ten times that. A lower problem gets ``share`` times the condition number of steps.
+    """
+    check_instance(instance)
     c = instance.constants
     scale = check_real(scale, "scale", above=0.0)
-    penalty = 10 * c.kappa if penalty is None else check_real(penalty, "penalty", above=0.0)
+    penalty = 10 * c.Lf / c.mu if penalty is None else check_real(penalty, "penalty", above=0.0)
     if inner_steps is None:
         inner_steps = int(np.ceil(share * c.kappa))
     return {

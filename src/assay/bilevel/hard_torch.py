@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from assay.bilevel.hard_instances import HardBilevel
 
 __all__ = ["torch_objectives"]
+
+
+@dataclass
+class _Answer:
+    """A call of the oracle, and which objectives have been read off it."""
+
+    x: np.ndarray
+    y: np.ndarray
+    output: OracleOutput
+    shown: np.ndarray
+    served: set[str] = field(default_factory=set)
 
 
 class _Objective(torch.autograd.Function):
@@ -35,26 +47,35 @@ def torch_objectives(
     instance: HardBilevel,
 ) -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
     """Both objectives of an instance; see :meth:`assay.bilevel.HardBilevel.as_torch`."""
-    last: list[tuple[np.ndarray, np.ndarray, OracleOutput, int]] = []
+    noisy = instance.is_noisy
+    last: _Answer | None = None
 
-    def ask(x: torch.Tensor, y: torch.Tensor) -> OracleOutput:
+    def ask(objective: str, x: torch.Tensor, y: torch.Tensor) -> OracleOutput:
+        nonlocal last
+        for name, point in (("x", x), ("y", y)):
+            if not (isinstance(point, torch.Tensor) and point.is_floating_point()):
+                kind = point.dtype if isinstance(point, torch.Tensor) else type(point).__name__
+                raise TypeError(f"{name} must be a floating-point tensor, got {kind}")
         at_x = x.detach().cpu().double().numpy().copy()
         at_y = y.detach().cpu().double().numpy().copy()
-        if last:
-            old_x, old_y, answer, calls = last[0]
-            # a reset of the counter makes the old answer a stranger
-            if np.array_equal(old_x, at_x) and np.array_equal(old_y, at_y) and calls <= instance.counter.calls:
-                return answer
-        answer = instance.oracle(at_x, at_y)
-        last[:] = [(at_x, at_y, answer, instance.counter.calls)]
-        return answer
+        known = (
+            last is not None
+            and last.shown is instance.counter.shown_x  # a reset of the counter makes the old answer a stranger
+            and not (noisy and objective in last.served)  # who asks again wants a fresh draw
+            and np.array_equal(last.x, at_x)
+            and np.array_equal(last.y, at_y)
+        )
+        if not known:
+            last = _Answer(at_x, at_y, instance.oracle(at_x, at_y), instance.counter.shown_x)
+        last.served.add(objective)
+        return last.output
 
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        answer = ask(x, y)
-        return _Objective.apply(x, y, answer.f, answer.fx.copy(), answer.fy)
+        answer = ask("f", x, y)
+        return _Objective.apply(x, y, answer.f, answer.fx, answer.fy)
 
     def g(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        answer = ask(x, y)
+        answer = ask("g", x, y)
         return _Objective.apply(x, y, answer.g, answer.gx, answer.gy)
 
     return f, g

@@ -12,114 +12,19 @@ not have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
-from assay.validation import check_real
+from assay.bilevel.hypergradient_batches import batch_length
+from assay.bilevel.hypergradient_parameters import ParameterSet
+from assay.bilevel.hypergradient_ridge import RidgeCurvature
 
-__all__ = [
-    "BilevelProblem",
-    "HessianOperator",
-    "ParameterSet",
-    "batch_length",
-    "full_precision",
-    "join_batches",
-    "part_of",
-]
-
-
-class ParameterSet:
-    """Tensors in the structure in which the user holds them, with a flat view of all of them.
-
-    Parameters
-    ----------
-    parameters : Tensor, sequence or mapping of Tensor, or torch.nn.Module
-        In float32 or float64, of one dtype and on one device. Of a module, the parameters that require gradients.
-    name : str
-        Name of the argument, for messages.
-    require_grad : bool
-        Whether tensors that do not require gradients are refused.
-    """
-
-    def __init__(self, parameters: Any, name: str, *, require_grad: bool):
-        self.module = parameters if isinstance(parameters, torch.nn.Module) else None
-        self.keys: list[str] | None = None
-        self.single = isinstance(parameters, Tensor)
-        if self.module is not None:
-            named = {key: tensor for key, tensor in self.module.named_parameters() if tensor.requires_grad}
-            self.keys, tensors = list(named), list(named.values())
-        elif isinstance(parameters, Tensor):
-            tensors = [parameters]
-        elif isinstance(parameters, Mapping):
-            self.keys, tensors = [str(key) for key in parameters], list(parameters.values())
-        elif isinstance(parameters, Sequence | Iterator) and not isinstance(parameters, str | bytes):
-            tensors = list(parameters)
-        else:
-            raise TypeError(f"{name} must be tensors or a torch.nn.Module, got {type(parameters).__name__}")
-        if not tensors:
-            what = "parameters that require gradients" if self.module is not None else "at least 1 tensor"
-            raise ValueError(f"{name} must have {what}, got none")
-        for tensor in tensors:
-            _check_tensor(tensor, name, require_grad)
-        if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
-            raise ValueError(f"{name} must be of one dtype and on one device, got {_kinds(tensors)}")
-        self.tensors = tensors
-        self.shapes = [tensor.shape for tensor in tensors]
-        self.sizes = [tensor.numel() for tensor in tensors]
-        self.dim = sum(self.sizes)
-        self.dtype, self.device = tensors[0].dtype, tensors[0].device
-        if not self.dim:
-            raise ValueError(f"{name} must have at least 1 entry, got empty tensors")
-
-    def detached(self) -> list[Tensor]:
-        """The tensors as constants."""
-        return [tensor.detach() for tensor in self.tensors]
-
-    def leaves(self, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """Copies of the references that gradients can be taken with respect to."""
-        return [tensor.detach().to(dtype or tensor.dtype).requires_grad_() for tensor in self.tensors]
-
-    def structured(self, tensors: Sequence[Tensor]) -> Any:
-        """Tensors in the structure of the user."""
-        if self.keys is not None:
-            return dict(zip(self.keys, tensors, strict=True))
-        return tensors[0] if self.single else list(tensors)
-
-    def split(self, flat: Float[Tensor, " dim"]) -> list[Tensor]:
-        """The parts of a flat vector, in the shapes of the tensors."""
-        if len(self.shapes) == 1:
-            return [flat.view(self.shapes[0])]
-        return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
-
-    def flat(self, tensors: Sequence[Tensor | None]) -> Float[Tensor, " dim"]:
-        """One vector; a part that is None is zero."""
-        parts = [
-            like.new_zeros(like.numel()) if tensor is None else tensor.reshape(-1)
-            for tensor, like in zip(tensors, self.tensors, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _check_tensor(tensor: Any, name: str, require_grad: bool) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must have tensors only, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be dense tensors, got layout {tensor.layout}")
-    if tensor.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"{name} must be in float32 or float64, got {tensor.dtype}")
-    if require_grad and not tensor.requires_grad:
-        raise ValueError(f"{name} must require gradients, got a tensor with requires_grad=False")
-
-
-def _kinds(tensors: Sequence[Tensor]) -> str:
-    return ", ".join(sorted({f"{tensor.dtype} on {tensor.device}" for tensor in tensors}))
+__all__ = ["BilevelProblem", "HessianOperator", "full_precision", "require_finite"]
 
 
 class BilevelProblem:
@@ -136,7 +41,7 @@ class BilevelProblem:
     sample_weight : callable or None
         ``sample_weight(v, batch)``: a weight per sample.
     ridge : float, Tensor, sequence or mapping of Tensor, or callable
-        Curvature of the regulariser; a callable gets ``v``.
+        Curvature of the regulariser, see :class:`~assay.bilevel.hypergradient_ridge.RidgeCurvature`.
     """
 
     def __init__(
@@ -157,11 +62,7 @@ class BilevelProblem:
             raise ValueError(f"outer_params must be on {inner.device} as inner_params are, got {outer.device}")
         self.inner, self.outer = inner, outer
         self._per_sample, self._outer_loss, self._weight = inner_loss_per_sample, outer_loss, sample_weight
-        self._ridge = ridge
-        self.has_ridge = callable(ridge) or not (isinstance(ridge, int | float) and ridge == 0)
-        self._fixed: dict[torch.dtype, Tensor] = {}  # a ridge that does not depend on v, by dtype
-        if not callable(ridge):
-            self.check_ridge(self.ridge(outer.detached()))
+        self.ridge = RidgeCurvature(ridge, inner, outer)
 
     # ------------------------------------------------------------------------------------------------- pieces
     def losses(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any) -> Float[Tensor, " batch"]:
@@ -176,7 +77,7 @@ class BilevelProblem:
             )
         return losses
 
-    def weights(self, v: Sequence[Tensor], batch: Any) -> Float[Tensor, " batch"] | None:
+    def weights(self, v: Sequence[Tensor], batch: Any, dtype: torch.dtype) -> Float[Tensor, " batch"] | None:
         """Weight of every sample, or None where all are 1."""
         if self._weight is None:
             return None
@@ -185,54 +86,18 @@ class BilevelProblem:
         if not isinstance(weights, Tensor) or weights.shape != (count,):
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise ValueError(f"sample_weight must return one weight per sample, shape ({count},), got {found}")
-        return weights
+        return weights.to(dtype)
 
-    def ridge(self, v: Sequence[Tensor]) -> Float[Tensor, ""] | Float[Tensor, " dim"]:
-        """Diagonal of the curvature of the regulariser: one number, or one per entry of theta."""
-        if callable(self._ridge):
-            return self._converted_ridge(v)
-        if v[0].dtype not in self._fixed:
-            self._fixed[v[0].dtype] = self._converted_ridge(v).detach()
-        return self._fixed[v[0].dtype]
-
-    def _converted_ridge(self, v: Sequence[Tensor]) -> Tensor:
-        diagonal = self._ridge(self.outer.structured(v)) if callable(self._ridge) else self._ridge
-        inner = self.inner
-        if isinstance(diagonal, Mapping):
-            diagonal = [diagonal[key] for key in inner.keys or ()]
-        if isinstance(diagonal, list | tuple):
-            if [np.shape(part) for part in diagonal] != [tuple(shape) for shape in inner.shapes]:
-                raise ValueError("ridge must have the shapes of inner_params")
-            diagonal = torch.cat([torch.as_tensor(part).reshape(-1) for part in diagonal])
-        if isinstance(diagonal, Tensor):
-            dtype = v[0].dtype if v[0].dtype == torch.float64 else inner.dtype
-            diagonal = diagonal.to(inner.device, dtype)
-            if diagonal.ndim and diagonal.shape != (inner.dim,):
-                if not (inner.single and diagonal.shape == inner.shapes[0]):
-                    raise ValueError(
-                        f"ridge must be a number or have shape ({inner.dim},), got {tuple(diagonal.shape)}"
-                    )
-                diagonal = diagonal.reshape(-1)
-            return diagonal
-        return torch.tensor(check_real(diagonal, "ridge", minimum=0), dtype=inner.dtype, device=inner.device)
-
-    def checked_ridge(self) -> Float[Tensor, ""] | Float[Tensor, " dim"]:
-        """The ridge at the present outer parameters, as a constant; one that is not convex is refused."""
-        diagonal = self.ridge(self.outer.detached()).detach()
-        if callable(self._ridge):
-            self.check_ridge(diagonal)
-        return diagonal
-
-    @staticmethod
-    def check_ridge(diagonal: Tensor) -> None:
-        """Refuse a regulariser that is not convex."""
-        if not bool((diagonal >= 0).all()) or not bool(torch.isfinite(diagonal).all()):
-            raise ValueError(f"ridge must be finite and at least 0, got a minimum of {float(diagonal.min()):g}")
+    def check_weights(self, batch: Any) -> None:
+        """Refuse weights at the present outer parameters that are negative or not finite."""
+        weights = self.weights(self.outer.detached(), batch, torch.float64)
+        if weights is not None and not bool(((weights >= 0) & torch.isfinite(weights)).all()):
+            raise ValueError("sample_weight must be finite and at least 0, got a weight that is not")
 
     # -------------------------------------------------------------------------------------------- derivatives
     def data_loss(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any) -> Float[Tensor, ""]:
         """Weighted mean loss of a batch, without ridge."""
-        losses, weights = self.losses(theta, v, batch), self.weights(v, batch)
+        losses, weights = self.losses(theta, v, batch), self.weights(v, batch, theta[0].dtype)
         return (losses if weights is None else losses * weights).mean()
 
     def inner_loss(self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any) -> Float[Tensor, ""]:
@@ -241,9 +106,9 @@ class BilevelProblem:
 
     def penalty(self, theta: Sequence[Tensor], v: Sequence[Tensor]) -> Float[Tensor, ""]:
         """Half the sum of ridge times squared parameters."""
-        if not self.has_ridge:
+        if not self.ridge.present:
             return theta[0].new_zeros(())
-        return 0.5 * (self.ridge(v) * self.inner.flat(theta).square()).sum()
+        return 0.5 * (self.ridge(v, theta[0].dtype) * self.inner.flat(theta).square()).sum()
 
     def inner_gradient(
         self, theta: Sequence[Tensor], v: Sequence[Tensor], batch: Any, *, create_graph: bool = False
@@ -273,15 +138,17 @@ class BilevelProblem:
         if all(gradient is None for gradient in by_theta):
             raise ValueError("outer_loss must depend on the inner parameters, got a gradient of None")
         direct = [torch.zeros_like(x) if gradient is None else gradient for gradient, x in zip(by_v, v, strict=True)]
-        return value.detach(), self.inner.flat(by_theta), direct
+        flat = self.inner.flat(by_theta)
+        require_finite("outer_loss must be finite with finite gradients", value, flat, *direct)
+        return value.detach(), flat, direct
 
     def cross_term(
         self, theta: Sequence[Tensor], v: Sequence[Tensor], w: Float[Tensor, " dim"], batch: Any
     ) -> tuple[list[Tensor], Float[Tensor, " dim"]]:
         """Derivative by v of the inner gradient in direction w, and that gradient (ridge included)."""
         gradient = self.inner_gradient(theta, v, batch, create_graph=True)
-        if self.has_ridge:
-            gradient = gradient + self.ridge(v) * self.inner.flat(theta)
+        if self.ridge.present:
+            gradient = gradient + self.ridge(v, gradient.dtype) * self.inner.flat(theta)
         along = gradient @ w.detach()
         found: Sequence[Tensor | None] = [None] * len(v)
         if along.requires_grad:
@@ -289,6 +156,10 @@ class BilevelProblem:
         if all(part is None for part in found):
             raise ValueError("inner_loss_per_sample, sample_weight or ridge must depend on outer_params, got none")
         parts = [torch.zeros_like(x) if part is None else part for part, x in zip(found, v, strict=True)]
+        require_finite(
+            "inner_loss_per_sample, sample_weight and ridge must have finite gradients and mixed derivatives",
+            gradient.detach(), *parts,
+        )  # fmt: skip
         return parts, gradient.detach()
 
 
@@ -309,7 +180,7 @@ class HessianOperator:
         self.problem, self.theta = problem, list(theta)
         constants = [x.detach() for x in v]
         self._gradient = problem.inner_gradient(self.theta, constants, batch, create_graph=True)
-        self._ridge = problem.ridge(constants).detach()
+        self._ridge = problem.ridge(constants, self.theta[0].dtype).detach()
         self.count = 0
 
     def __call__(self, direction: Float[Tensor, " dim"]) -> Float[Tensor, " dim"]:
@@ -329,45 +200,16 @@ class HessianOperator:
         return self._gradient.detach() + self._ridge * theta
 
 
-# ---------------------------------------------------------------------------------------------------------- batches
-def batch_length(batch: Any) -> int:
-    """Number of samples of a tree of tensors that have the samples as their first dimension."""
-    if isinstance(batch, Tensor) and batch.ndim and len(batch):
-        return len(batch)
-    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-    if not leaves:
-        raise TypeError(f"batch must be a tensor, or a tuple, list or dict of tensors, got {type(batch).__name__}")
-    lengths = {leaf.shape[0] if leaf.ndim else -1 for leaf in leaves}
-    if len(lengths) > 1 or -1 in lengths:
-        raise ValueError("batch must have tensors of equally many samples, in their first dimension")
-    (length,) = lengths
-    if not length:
-        raise ValueError("batch must have at least 1 sample, got an empty one")
-    return length
-
-
-def join_batches(batches: Sequence[Any], limit: int | None = None) -> Any:
-    """One batch with the samples of several, or with the last ``limit`` of them."""
-    if len(batches) == 1:
-        joined = batches[0]
-    else:
-        leaves = [tree_leaves(batch) for batch in batches]
-        whole = iter([torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0] for parts in zip(*leaves)])  # noqa: B905
-        joined = tree_map(lambda _: next(whole), batches[0])
-    if limit is not None and batch_length(joined) > limit:
-        joined = tree_map(lambda leaf: leaf[-limit:] if isinstance(leaf, Tensor) else leaf, joined)
-    return joined
-
-
-def part_of(batch: Any, start: int, length: int) -> Any:
-    """Some consecutive samples of a batch."""
-    return tree_map(lambda leaf: leaf[start : start + length] if isinstance(leaf, Tensor) else leaf, batch)
+def require_finite(demand: str, *tensors: Tensor) -> None:
+    """Raise what is demanded when a tensor has a nan or an infinity in it."""
+    if not bool(torch.stack([torch.isfinite(tensor.detach()).all() for tensor in tensors]).all()):
+        raise ValueError(f"{demand}, got a nan or an infinity")
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Gradients on, automatic mixed precision off: scores in half precision would spoil the curvature."""
-    with torch.enable_grad():
+    with torch.inference_mode(mode=False), torch.enable_grad():
         if torch.is_autocast_enabled(device.type):
             with torch.autocast(device.type, enabled=False):
                 yield

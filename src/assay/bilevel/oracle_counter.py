@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from assay.bilevel.hard_chain import first_not_shown
+from assay.validation import check_integer
 
 __all__ = ["OracleBudgetError", "OracleCounter", "OracleOutput", "Violation"]
 
@@ -87,7 +88,8 @@ class OracleCounter:
     """
 
     def __init__(self, dim_x: int, dim_y: int) -> None:
-        self.dim_x, self.dim_y = dim_x, dim_y
+        self.dim_x = check_integer(dim_x, "dim_x", minimum=1)
+        self.dim_y = check_integer(dim_y, "dim_y", minimum=1)
         self.limit: int | None = None
         self.reset()
 

@@ -15,9 +15,9 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from assay.certificate import Certificate
-from assay.games.asymmetric_perturbation import options_for, starting_points
+from assay.games.asymmetric_perturbation import curvature, starting_points
 from assay.games.asymmetric_result import AsymResult, judge, warn_last_iterate
-from assay.games.asymmetric_run import check_strength, play_to_tolerance
+from assay.games.asymmetric_run import PlayOptions, check_strength, longest_step, play_to_tolerance
 from assay.games.bilinear_saddle import BilinearSaddle, power_of_two
 from assay.games.matrix_game import PayoffLike, check_flag
 from assay.games.saddle_dynamics import SaddlePlay
@@ -54,7 +54,7 @@ def sym_gda(
     mu : float, default=1.0
         Strength of the perturbation of both players, in payoff units.
     eta : float, optional
-        Step size; ``min(1 / ||A||_2, 1 / (2 mu))`` by default.
+        Step size; ``min(1 / L, 1 / (2 mu))`` by default, with ``L`` as in asym_gda.
     decreasing : bool, default=False
         Whether step ``t`` has the strength ``mu / sqrt(t)``.
 
@@ -72,6 +72,8 @@ def sym_gda(
     -----
     ConvergenceWarning
         If ``eps`` was not reached, as is usual for a strength that does not vanish.
+    UserWarning
+        If ``eta`` is above ``2 / (L + mu)``, from where on steps are unstable; ``2 / L`` if it decreases.
 
     Examples
     --------
@@ -112,7 +114,7 @@ def gda(
     A, X, Y, p, q, n_iter, eps, check_every, x0, y0, rtol, callback
         As in :func:`~assay.games.asymmetric_perturbation.asym_gda`.
     eta : float, optional
-        Step size; ``1 / ||A||_2`` by default.
+        Step size; ``1 / L`` by default, with ``L`` as in asym_gda.
 
     Returns
     -------
@@ -128,6 +130,8 @@ def gda(
     -----
     ConvergenceWarning
         If ``eps`` was not reached.
+    UserWarning
+        If ``eta`` is above ``2 / L``, from where on steps are unstable.
 
     Examples
     --------
@@ -162,7 +166,7 @@ def ogda(
     A, X, Y, p, q, n_iter, eps, check_every, x0, y0, rtol, callback
         As in :func:`~assay.games.asymmetric_perturbation.asym_gda`.
     eta : float, optional
-        Step size; ``1 / (2 ||A||_2)`` by default.
+        Step size; ``1 / (2 L)`` by default, with ``L`` as in asym_gda.
 
     Returns
     -------
@@ -178,6 +182,8 @@ def ogda(
     -----
     ConvergenceWarning
         If ``eps`` was not reached.
+    UserWarning
+        If ``eta`` is above ``1 / (sqrt(3) L)``, from where on steps are unstable.
 
     References
     ----------
@@ -217,7 +223,7 @@ def extragradient(
     A, X, Y, p, q, n_iter, eps, check_every, x0, y0, rtol, callback
         As in :func:`~assay.games.asymmetric_perturbation.asym_gda`.
     eta : float, optional
-        Step size; ``1 / ||A||_2`` by default.
+        Step size; ``1 / (sqrt(2) L)`` by default, with ``L`` as in asym_gda.
 
     Returns
     -------
@@ -233,6 +239,8 @@ def extragradient(
     -----
     ConvergenceWarning
         If ``eps`` was not reached.
+    UserWarning
+        If ``eta`` is above ``1 / L``, from where on steps are unstable.
 
     References
     ----------
@@ -246,7 +254,7 @@ def extragradient(
     """
     saddle = BilinearSaddle.of(A, p, q, X, Y)
     return _play(
-        "extragradient", "extragradient", saddle, None, 1.0, eta, n_iter, eps, check_every, x0, y0, rtol, callback
+        "extragradient", "extragradient", saddle, None, 0.5**0.5, eta, n_iter, eps, check_every, x0, y0, rtol, callback
     )
 
 
@@ -266,10 +274,13 @@ def _play(
     callback: Any,
 ) -> AsymResult:
     centred = saddle.centred()
-    options = options_for(saddle, centred, eta, n_iter, eps, check_every, rtol, callback, stacklevel=5)
-    unit = power_of_two(centred.largest)
-    game, spectral_norm = centred.scaled(unit), options.spectral_norm / unit
-    mu, decreasing = (0.0, False) if perturbation is None else (perturbation[0] / unit, perturbation[1])
+    strength, decreasing = (0.0, False) if perturbation is None else perturbation
+    norm, unit = curvature(centred), power_of_two(centred.largest)
+    longest = longest_step(step, norm, 0.0 if decreasing else strength)
+    options = PlayOptions.checked(
+        saddle.largest, norm, eta, n_iter, eps, check_every, rtol, callback, longest, stacklevel=4
+    )
+    game, spectral_norm, mu = centred.scaled(unit), norm / unit, strength / unit
     if options.eta is not None:
         step_size = options.eta * unit
     else:

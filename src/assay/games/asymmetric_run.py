@@ -24,6 +24,8 @@ SMALLEST_MU = 1e-12
 LARGEST_STRENGTH = 1e12
 # The perturbed gap rising by this factor over so many steps means that the step is too long.
 _DIVERGENCE, _DIVERGENCE_STEPS = 10.0, 1000
+# From where on steps without a perturbation are unstable, in one over the spectral norm.
+_LONGEST = {"optimistic": 3.0**-0.5, "extragradient": 1.0}
 
 Callback = Callable[[Mapping[str, Any]], object] | None
 
@@ -43,7 +45,7 @@ class PlayOptions:
     check_every : int
         Steps between two checks.
     spectral_norm : float
-        Largest singular value of the payoff matrix.
+        Largest singular value of the payoff matrix on differences of strategies.
     """
 
     eta: float | None
@@ -63,9 +65,10 @@ class PlayOptions:
         check_every: Any,
         rtol: Any,
         callback: Any,
+        longest: float | None = None,
         stacklevel: int = 3,
     ) -> PlayOptions:
-        """Check the options, and warn of a step size that is too long."""
+        """Check the options, and warn of a step size above ``longest``, by default what alternating steps allow."""
         eps = check_real(eps, "eps", above=0.0)
         if check_flag(rtol, "rtol") and largest > 0:
             eps *= largest
@@ -77,13 +80,45 @@ class PlayOptions:
             eta = check_real(eta, "eta", above=0.0)
             if largest > 0 and eta > LARGEST_STRENGTH / largest:
                 raise ValueError(f"eta must be at most {LARGEST_STRENGTH:g} over the largest payoff, got {eta:g}")
-            if eta * spectral_norm > 2.0:
+            longest = longest_stable_step(spectral_norm) if longest is None else longest
+            if eta > longest * (1 + 1e-9):
                 warnings.warn(
-                    f"eta={eta:g} is above 2 / ||A||_2 = {2.0 / spectral_norm:g}: alternating steps need not converge",
+                    f"eta={eta:g} is above {longest:g}, from where on steps are unstable: they need not converge",
                     UserWarning,
                     stacklevel=stacklevel,
                 )
         return cls(eta, n_iter, eps, check_every, spectral_norm)
+
+
+def longest_stable_step(spectral_norm: float, mu: float = 0.0, other: float = 0.0) -> float:
+    """From where on alternating steps are unstable, with perturbations ``mu`` and ``other`` of the players.
+
+    Along a singular vector of the payoff matrix a step multiplies the distance from equilibrium by a matrix of two rows.
+    One of its eigenvalues is -1 when ``(2 - eta mu) (2 - eta other) = (eta s)^2``.
+    """
+    total, root = mu + other, math.hypot(mu - other, 2.0 * spectral_norm)
+    return 4.0 / (total + root) if total + root > 0 else math.inf
+
+
+def longest_step(step: str, spectral_norm: float, mu: float = 0.0) -> float:
+    """From where on a method of one run, both players perturbed, is unstable; steps as in ``SaddlePlay``."""
+    if step == "perturbed":
+        return longest_stable_step(spectral_norm, mu, mu)
+    return _LONGEST[step] / spectral_norm if spectral_norm > 0 else math.inf
+
+
+def settled_step(spectral_norm: float, mu: float) -> float:
+    """Up to where alternating steps with one perturbed player also settle as fast as the perturbation allows.
+
+    As :func:`longest_stable_step` for a perturbation of twice the strength.
+    """
+    return longest_stable_step(spectral_norm, 2.0 * mu)
+
+
+def asks_to_stop(callback: Callback, row: dict[str, Any]) -> bool:
+    """Hand a copy of the row to the callback; True of Python and of NumPy stop."""
+    answer = None if callback is None else callback(dict(row))
+    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def check_strength(largest: float, mu: Any, name: str = "mu") -> float:
@@ -141,6 +176,7 @@ class TwoSidedRun:
         self.rows: list[dict[str, Any]] = []
         self.solved = self.exhausted = False
         self._shortened = 1.0
+        self._first_gap: float | None = None
         self._restart()
 
     def nash_conv(self) -> float:
@@ -158,11 +194,16 @@ class TwoSidedRun:
     def _restart(self) -> None:
         """Use the current perturbation, and forget what was seen with the last one."""
         spectral_norm = self.options.spectral_norm / self.unit
-        if self.options.eta is not None:
-            eta = self.options.eta * self.unit
-        else:
+        if self.options.eta is None:
             eta = min(1.0 / spectral_norm if spectral_norm > 0 else math.inf, 0.5 / self.mu)
+        else:
+            eta = self.options.eta * self.unit
+            if self.automatic:
+                # Steps that are right for a weak perturbation are unstable with the strong ones at the start, which
+                # then would never be seen to be too strong.
+                eta = min(eta, settled_step(min(spectral_norm, 2.0 / eta), self.mu))
         self.eta = eta * self._shortened
+        self._trusted = self.eta <= settled_step(spectral_norm, self.mu) * (1 + 1e-9)
         for side in self.sides.values():
             side.set(self.eta, self.mu)
         self._since = self.n_iter
@@ -185,7 +226,7 @@ class TwoSidedRun:
                 "seconds": time.perf_counter() - started,
             }
             self.rows.append(row)
-            if callback is not None and callback(dict(row)) is True:
+            if asks_to_stop(callback, row):
                 return
             if self._finished(nashconv) or self.n_iter >= self.options.n_iter:
                 return
@@ -231,12 +272,15 @@ class TwoSidedRun:
             self._restart()
             return
         gap = sum(side.gap for side in self.sides.values())
+        self._first_gap = gap if self._first_gap is None else self._first_gap
         self._recent.append((self.n_iter, gap))
         # Keep what is younger than the window, and one row that is older.
         while len(self._recent) > 1 and self._recent[1][0] <= self.n_iter - _DIVERGENCE_STEPS:
             self._recent.pop(0)
         first, before = self._recent[0]
-        if self.n_iter - first >= _DIVERGENCE_STEPS and gap > _DIVERGENCE * before and gap > 1e3 * self.rounding:
+        # Stable steps let the gap rise as well, on the way from one solution to the next, but not above the first.
+        floor = max(1e3 * self.rounding, self._first_gap if self._trusted else 0.0)
+        if self.n_iter - first >= _DIVERGENCE_STEPS and gap > _DIVERGENCE * before and gap > floor:
             self._shortened *= 0.5
             self._restart()
 
@@ -274,8 +318,7 @@ def play_to_tolerance(
                 "seconds": time.perf_counter() - started,
             }
         )
-        stopped = callback is not None and callback(dict(rows[-1])) is True
-        if stopped or nashconv <= options.tol / unit or done >= options.n_iter:
+        if asks_to_stop(callback, rows[-1]) or nashconv <= options.tol / unit or done >= options.n_iter:
             return done, history_arrays(rows)
         n_steps = min(options.check_every, options.n_iter - done)
         advance(n_steps)

@@ -73,8 +73,8 @@ def sym_dgda(
     >>> sym_dgda(pennies, mu=0.5).nashconv > 0.01
     True
     """
-    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
     mu = check_strength(largest_payoff(game), mu)
+    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
     return _single("sym_dgda", game, "perturbed", mu / unit, 1.0, options, unit, callback)
 
 
@@ -132,7 +132,7 @@ def dogda(
     rtol: bool = False,
     callback: _Callback = None,
 ) -> AsymResult:
-    """Dilated optimistic gradient descent ascent, simultaneous; the default step is ``1 / (2 ||A||_2)``.
+    """Dilated optimistic gradient descent ascent, simultaneous; the default step is ``1 / (2 L)``.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def dogda(
     >>> dogda(pennies).x.round(6)
     array([1. , 0.4, 0.6])
     """
-    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
+    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback, "optimistic")
     return _single("dogda", game, "optimistic", 0.0, 0.5, options, unit, callback)
 
 

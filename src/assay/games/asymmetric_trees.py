@@ -16,7 +16,7 @@ import numpy as np
 
 from assay.certificate import Certificate
 from assay.games.asymmetric_result import AsymResult, fitted_rate, warn_last_iterate
-from assay.games.asymmetric_run import PlayOptions, TwoSidedRun, check_strength, history_arrays
+from assay.games.asymmetric_run import PlayOptions, TwoSidedRun, check_strength, history_arrays, longest_step
 from assay.games.bilinear_saddle import ROUNDING, power_of_two, spectral_norm
 from assay.games.sequence_form import SequenceFormGame
 from assay.games.treeplex_dynamics import TreePlay
@@ -60,8 +60,9 @@ def asym_dgda(
         Strength of the perturbation, in payoff units. ``"auto"`` starts from the largest entry of the payoff matrix in
         sequence form and halves it when NashConv is above ten times the perturbed gaps at three successive checks.
     eta : float, optional
-        Step size, in one over payoff units; ``min(1 / ||A||_2, 1 / (2 mu))`` by default. Two to four times as much
-        often works, and is faster.
+        Step size, in one over payoff units; ``min(1 / L, 1 / (2 mu))`` by default, where ``L <= ||A||_2`` is the largest
+        singular value of ``A`` on differences of plans. Twice as much often works, and is faster. In automatic mode it
+        is shortened where ``mu`` is large.
     n_iter : int, default=20_000
         Most steps of each run.
     check_every : int, default=20
@@ -88,12 +89,13 @@ def asym_dgda(
     ConvergenceWarning
         If ``eps`` was not reached.
     UserWarning
-        If ``eta`` is above ``2 / ||A||_2``.
+        If ``eta`` is above ``2 / L``.
 
     Notes
     -----
     A step costs the non-zeros of the payoff matrix and the sequences of both players. If the perturbed gap rises
-    tenfold over 1000 steps, ``eta`` is halved.
+    tenfold over 1000 steps, ``eta`` is halved; where it is at most about ``2 / L``, only if the gap also exceeds the
+    first.
 
     References
     ----------
@@ -110,12 +112,12 @@ def asym_dgda(
     >>> result.x.round(6), result.certified
     (array([1. , 0.4, 0.6]), True)
     """
-    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
-    largest = largest_payoff(game)
     automatic = isinstance(mu, str)
     if automatic and mu != "auto":
         raise ValueError(f"mu must be a positive number or 'auto', got {mu!r}")
+    largest = largest_payoff(game)
     strength = (largest or 1.0) if automatic else check_strength(largest, mu)
+    options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
     run = _TreeRun(game, strength, automatic, options, unit)
     run.play(callback)
     result = run.result()
@@ -124,20 +126,31 @@ def asym_dgda(
     return result
 
 
-def largest_payoff(game: SequenceFormGame) -> float:
+def largest_payoff(game: Any) -> float:
     """Largest absolute entry of the payoff matrix in sequence form."""
+    if not isinstance(game, SequenceFormGame):
+        raise TypeError(f"game must be a SequenceFormGame, got {type(game).__name__}")
     return float(abs(game.payoff).max()) if game.payoff.nnz else 0.0
 
 
 def checked_options(
-    game: Any, eta: Any, n_iter: Any, eps: Any, check_every: Any, rtol: Any, callback: Any
+    game: SequenceFormGame,
+    eta: Any,
+    n_iter: Any,
+    eps: Any,
+    check_every: Any,
+    rtol: Any,
+    callback: Any,
+    step: str = "perturbed",
 ) -> tuple[PlayOptions, float]:
     """Options in payoff units, and the unit in which the largest payoff is about 1."""
-    if not isinstance(game, SequenceFormGame):
-        raise TypeError(f"game must be a SequenceFormGame, got {type(game).__name__}")
-    unit = power_of_two(largest_payoff(game))
-    norm = unit * spectral_norm(game.payoff / unit)
-    return PlayOptions.checked(largest_payoff(game), norm, eta, n_iter, eps, check_every, rtol, callback, 4), unit
+    largest = largest_payoff(game)
+    unit = power_of_two(largest)
+    norm = unit * spectral_norm(game.payoff / unit, game.trees[0].directions, game.trees[1].directions)
+    # What the steps of one information set allow; in deep trees more may be stable.
+    longest = longest_step(step, norm)
+    options = PlayOptions.checked(largest, norm, eta, n_iter, eps, check_every, rtol, callback, longest, stacklevel=4)
+    return options, unit
 
 
 class _TreeSide:

@@ -9,13 +9,14 @@ also pays ``mu / 2`` times its squared norm.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from assay.games.matrix_game import as_payoff
-from assay.games.polytope import Simplex, as_feasible_set
+from assay.games.polytope import Simplex, as_feasible_set, directions_of
 from assay.validation import as_float_array
 
 __all__ = ["BilinearSaddle"]
@@ -23,6 +24,8 @@ __all__ = ["BilinearSaddle"]
 # Differences of payoffs of magnitude 1 that are nothing but rounding.
 ROUNDING = 2.0**-50
 _LARGEST_DENSE_SVD = 400
+# A singular value that is nothing but rounding, as a multiple of the norm of all entries.
+_NOTHING = 1e-13
 
 
 class BilinearSaddle:
@@ -160,26 +163,51 @@ class BilinearSaddle:
         return x_radius * y_radius
 
     def spectral_norm(self) -> float:
-        """Largest singular value of the payoff matrix."""
-        return spectral_norm(self.by_row)
+        """Largest singular value of the payoff matrix on differences of points of the sets: the curvature of play.
+
+        Differences of distributions sum to 0, so that nothing counts that all rows or all columns have in common.
+        """
+        return spectral_norm(self.by_row, directions_of(self.x_set), directions_of(self.y_set))
 
 
 _LARGEST_OFFSET = 1e300
 
 
-def spectral_norm(matrix: np.ndarray | sp.csr_array) -> float:
-    """Largest singular value, by a dense decomposition of a small matrix and the Lanczos method for a large one."""
+def spectral_norm(
+    matrix: np.ndarray | sp.csr_array,
+    left: Callable[[np.ndarray], np.ndarray] = lambda vectors: vectors,
+    right: Callable[[np.ndarray], np.ndarray] = lambda vectors: vectors,
+) -> float:
+    """Largest singular value, by a dense decomposition of a small matrix and the Lanczos method for a large one.
+
+    ``left`` and ``right`` project the columns of what they are given on subspaces, to which the matrix is restricted.
+    """
     if min(matrix.shape) == 0:
         return 0.0
+    size = math.sqrt(float((matrix * matrix).sum()))
     if max(matrix.shape) <= _LARGEST_DENSE_SVD or min(matrix.shape) <= 2:
-        return float(np.linalg.norm(matrix.toarray() if sp.issparse(matrix) else matrix, 2))
-    if not float(abs(matrix).max()) > 0.0:
-        return 0.0
-    from scipy.sparse.linalg import svds
+        dense = left(matrix.toarray() if sp.issparse(matrix) else matrix)
+        norm = float(np.linalg.norm(right(dense.T), 2))
+    else:
+        norm = _lanczos(matrix, left, right, _NOTHING * size)
+    return norm if norm > _NOTHING * size else 0.0
 
+
+def _lanczos(matrix: Any, left: Any, right: Any, nothing: float) -> float:
+    from scipy.sparse.linalg import LinearOperator, svds
+
+    operator = LinearOperator(
+        matrix.shape,
+        matvec=lambda vector: left(matrix @ right(vector.ravel())),
+        rmatvec=lambda vector: right(matrix.T @ left(vector.ravel())),
+        dtype=np.float64,
+    )
     # A fixed vector that is orthogonal to nothing in particular keeps runs reproducible.
     start = 1.0 + 0.5 * np.cos(np.arange(min(matrix.shape)))
-    return float(svds(matrix, k=1, v0=start, tol=1e-6, return_singular_vectors=False)[0])
+    first = operator.matvec(start) if matrix.shape[0] >= matrix.shape[1] else operator.rmatvec(start)
+    if not float(np.linalg.norm(first)) > nothing * float(np.linalg.norm(start)):
+        return 0.0
+    return float(svds(operator, k=1, v0=start, tol=1e-6, return_singular_vectors=False)[0])
 
 
 def power_of_two(largest: float) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from assay.games.market_deviation import best_schedule
-from assay.games.market_model import DataMarket, spending_graph
+from assay.games.market_model import DataMarket, check_market, spending_graph
 from assay.games.market_standing import best_to_own
 from assay.games.pricing_certificate import assess
 from assay.games.pricing_dynamics import DYNAMICS
@@ -184,8 +184,7 @@ def solve_pricing(
     >>> result.converged, result.certified, round(result.incentive_ratio, 2)
     (True, True, 1.0)
     """
-    if not isinstance(market, DataMarket):
-        raise TypeError(f"market must be a DataMarket, got {type(market).__name__}")
+    check_market(market)
     dynamics = check_choice(dynamics, "dynamics", DYNAMICS)
     lr = check_real(lr, "lr", above=0, maximum=1)
     tol = check_real(tol, "tol", minimum=0)
@@ -194,6 +193,8 @@ def solve_pricing(
     prune = check_real(prune, "prune", minimum=0, below=1)
     plc_restarts = check_integer(plc_restarts, "plc_restarts", minimum=0)
     generator = as_generator(rng)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable or None, got {type(callback).__name__}")
 
     rule = DYNAMICS[dynamics](_even(market), lr)
     search = _Search(market)

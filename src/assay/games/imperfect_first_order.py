@@ -16,6 +16,11 @@ from assay.games.imperfect_recall_game import ImperfectRecallGame
 
 __all__ = ["FirstOrderPoints"]
 
+# Steps of a proximal method, the weight of staying where it is, and how far it may go in total.
+_STEPS = 8
+_STAY = 1e-2
+_NEARBY = 1e-2
+
 
 class FirstOrderPoints:
     """First-order conditions of a game, as functions of the free variables.
@@ -51,11 +56,20 @@ class FirstOrderPoints:
             return np.concatenate(answer)
 
         profile = self.game.profile(point)
-        start = [row @ slope for row, slope in zip(profile, self.slopes(point), strict=True)]
-        fit = least_squares(conditions, np.concatenate([*profile, start]), xtol=1e-15, ftol=1e-15, gtol=1e-15)
-        rows, _ = split(fit.x)
+        multipliers = [row @ slope for row, slope in zip(profile, self.slopes(point), strict=True)]
+        current = np.concatenate([*profile, multipliers])
+        # Where first-order points are not isolated, a full step may end at one that is far away.
+        for _ in range(_STEPS):
+            centre = current
+            fit = least_squares(
+                lambda unknown, centre=centre: np.append(conditions(unknown), _STAY * (unknown - centre)), centre
+            )
+            current = fit.x
+            if np.abs(current - centre).max() < 1e-14:
+                break
+        rows, _ = split(current)
         better = project_strategies(np.concatenate([row[:-1] for row in rows]), self.blocks)
-        close = np.abs(better - point).max(initial=0.0) <= 1e-2
+        close = np.abs(better - point).max(initial=0.0) <= _NEARBY
         return better if close and self.regret(better) < self.regret(point) else point
 
     def slopes(self, point: Float[np.ndarray, " dim"]) -> list[np.ndarray]:

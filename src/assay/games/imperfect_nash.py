@@ -118,8 +118,9 @@ def find_nash(
     check_choice(solver, "solver", SOLVERS)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be None or a function of one row of the history, got {callback!r}")
-    search = SelectVerifyCut(game, tol, max_order, max_cuts, as_generator(rng), solver, callback)
-    result = search.run(bool(all_equilibria))
+    rng = as_generator(rng)
+    search = SelectVerifyCut(game, tol, max_order, max_cuts, bool(all_equilibria), rng, solver, callback)
+    result = search.run()
     if result.status == "unresolved":
         reached = float(result.gains.max()) if len(result.x) else math.nan
         warn_not_converged("find_nash", len(search.rows), reached, tol)

@@ -7,7 +7,7 @@ are improved by local search and evaluated exactly; the order grows until bound 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,9 +165,16 @@ class OwnStrategies:
         rank, flat, seconds = 0, False, 0.0
         bound = math.inf
         orders = self.orders(order, max_order)
+
+        def enough(level: Level) -> bool:
+            """Whether the gap is closed, or not for a lack of accuracy."""
+            self._improve(found, level, tol)
+            value = self.compiled(found[0])
+            return level.bound - value <= tol / self.scale or level.claimed - value > 2 * tol / self.scale
+
         for d in orders:
             try:
-                level = self.problem.solve(d, solver, force, accuracy=max(1e-9, 0.2 * tol / self.scale))
+                level = self.problem.solve(d, solver, force, enough)
             except ValueError:
                 if d == orders[0]:
                     raise
@@ -176,8 +183,6 @@ class OwnStrategies:
             if level.status != "solved":
                 break
             extraction = level.extraction(self.problem.least_order, self.problem.half_degree)
-            starts = [*extraction.points, *level.candidates()]
-            found = self._distinct([*found, *(local_ascent(self.compiled, self.blocks, s) for s in starts)], tol)
             if level.bound < bound:
                 best, bound, rank, flat = level, level.bound, extraction.rank, extraction.flat
             value = self.game.utility(self.player, self.full(found[0]))
@@ -191,16 +196,18 @@ class OwnStrategies:
                 break
         return self._result(rows, found, best, level, rank, flat, seconds, tol)
 
-    def _distinct(self, points: Sequence[np.ndarray], tol: float) -> list[np.ndarray]:
-        """The best points that were found, best first, each once."""
+    def _improve(self, found: list[np.ndarray], level: Level, tol: float) -> None:
+        """Keep the best points of those that were found and those that a relaxation suggests, best first, each once."""
+        extraction = level.extraction(self.problem.least_order, self.problem.half_degree)
+        starts = [*extraction.points, *level.candidates()]
+        points = [*found, *(local_ascent(self.compiled, self.blocks, start) for start in starts)]
         ordered = sorted(points, key=lambda point: -self.compiled(point))
-        answer: list[np.ndarray] = []
+        found.clear()
         for point in ordered:
             if self.compiled(ordered[0]) - self.compiled(point) > tol / self.scale:
                 break
-            if all(np.abs(point - other).max() > 1e-4 for other in answer):
-                answer.append(point)
-        return answer
+            if all(np.abs(point - other).max() > 1e-4 for other in found):
+                found.append(point)
 
     def _result(
         self,

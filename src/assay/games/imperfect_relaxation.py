@@ -7,7 +7,7 @@ check of :mod:`assay.games.sos_program`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -78,6 +78,11 @@ class Level:
         """Proved upper bound of the objective; inf when there is none."""
         return self.identity.bound if self.identity is not None else math.inf
 
+    @property
+    def claimed(self) -> float:
+        """Upper bound that the solver claims, without what its errors may cost."""
+        return self.answer.multipliers.bound if self.answer.multipliers is not None else math.inf
+
     def extraction(self, least: int, half_degree: int) -> Extraction:
         """Ranks, flatness and points of the moments."""
         assert self.answer.moments is not None  # for a solved level
@@ -135,7 +140,13 @@ class PolynomialProblem:
             solver = "cvxopt"
         return relaxation_size(self.blocks, order, self.vertex, self.ineqs, self.eqs, solver)
 
-    def solve(self, order: int, solver: str = "auto", force: bool = False, accuracy: float = 1e-7) -> Level:
+    def solve(
+        self,
+        order: int,
+        solver: str = "auto",
+        force: bool = False,
+        enough: Callable[[Level], bool] = lambda level: True,
+    ) -> Level:
         """Solve the relaxation of an order.
 
         Parameters
@@ -146,8 +157,9 @@ class PolynomialProblem:
             Who is asked first.
         force : bool, default=False
             Whether to try what may not fit into memory.
-        accuracy : float, default=1e-7
-            When errors of the multipliers cost more than this, another interior-point solver is asked too.
+        enough : callable, optional
+            Whether a bound that is proved will do; if not, another interior-point solver is asked too. The first one
+            will do by default.
 
         Returns
         -------
@@ -178,10 +190,8 @@ class PolynomialProblem:
                 best = level
             if level.status == "infeasible":
                 return level
-            if best.identity is not None:
-                assert best.answer.multipliers is not None
-                if best.bound - best.answer.multipliers.bound <= accuracy:
-                    break
+            if level.status == "solved" and enough(level):
+                break
         assert best is not None
         return Level(best.status, order, size, program, best.answer, best.identity, best.refutation, seconds)
 

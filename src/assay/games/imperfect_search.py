@@ -30,10 +30,10 @@ from assay.result import Result
 
 __all__ = ["NashResult", "SelectVerifyCut"]
 
-# Around an equilibrium, the width of the band of the random quadratic in which no other may lie, how often it is
-# halved, and how far apart two values must be to count as different.
+# Around an equilibrium, the width of the band of the random quadratic in which no other may lie. It is halved as long
+# as it is wider than this multiple of what counts as the same value: a narrower one would prove nothing.
 _BAND = 1e-2
-_HALVINGS = 20
+_NARROWEST = 2.0
 _SAME = 1e-6
 
 
@@ -100,12 +100,13 @@ class SelectVerifyCut:
         tol: float,
         max_order: int,
         max_cuts: int,
+        all_equilibria: bool,
         rng: np.random.Generator,
         solver: str,
         callback: Callable[[Mapping[str, Any]], object] | None,
     ):
         self.game, self.tol, self.max_order, self.max_cuts = game, tol, max_order, max_cuts
-        self.solver, self.callback = solver, callback
+        self.all_equilibria, self.solver, self.callback = all_equilibria, solver, callback
         self.scale = game.payoff_scale if game.payoff_scale > 0 else 1.0
         self.deciding = sorted({infoset.player for infoset in game.infosets})
         self.blocks = tuple(len(simplex) - 1 for simplex in game.simplices)
@@ -123,7 +124,7 @@ class SelectVerifyCut:
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0
 
-    def run(self, all_equilibria: bool) -> NashResult:
+    def run(self) -> NashResult:
         """Until an equilibrium is found, or all of them, or none can be."""
         found: list[tuple[np.ndarray, ...]] = []
         gains: list[np.ndarray] = []
@@ -145,7 +146,7 @@ class SelectVerifyCut:
             if bounds.max() <= self.tol:
                 found.append(profile)
                 gains.append(bounds)
-                if not all_equilibria:
+                if not self.all_equilibria:
                     return self._result("equilibrium", found, gains, tried, selected, False)
                 above = self._isolate(selected.point, floor) if selected.certain else None
                 if above is None:
@@ -159,7 +160,7 @@ class SelectVerifyCut:
     def _problem(self, objective: Polynomial, more: list[Polynomial]) -> PolynomialProblem:
         return PolynomialProblem(objective, (*self.ineqs, *self.cuts, *more), tuple(self.eqs), self.blocks)
 
-    def _levels(self, problem: PolynomialProblem) -> Iterator[Level]:
+    def _levels(self, problem: PolynomialProblem, enough: Callable[[Level], bool]) -> Iterator[Level]:
         """Relaxations of growing order, as long as they can be solved."""
         if problem.least_order > self.max_order:
             raise ValueError(
@@ -167,7 +168,7 @@ class SelectVerifyCut:
             )
         for order in range(problem.least_order, self.max_order + 1):
             try:
-                level = problem.solve(order, self.solver, accuracy=_SAME / 4)
+                level = problem.solve(order, self.solver, enough=enough)
             except ValueError:
                 if not self.rows and order == problem.least_order:
                     raise
@@ -178,9 +179,14 @@ class SelectVerifyCut:
             yield level
 
     def _select(self, floor: list[Polynomial]) -> Selected | None:
+        """The first-order point at which the random quadratic is least, or a relaxation without a feasible point."""
         problem = self._problem(scaled(self.objective, -1.0), floor)
         last: Selected | None = None
-        for level in self._levels(problem):
+
+        def enough(level: Level) -> bool:
+            return not self.all_equilibria or level.bound - level.claimed <= _SAME / 4
+
+        for level in self._levels(problem, enough):
             if level.status == "infeasible":
                 selected = Selected(level, problem, None, True)
                 self._record(selected, math.nan)
@@ -188,16 +194,14 @@ class SelectVerifyCut:
             extraction = level.extraction(problem.least_order, problem.half_degree)
             points = [*extraction.points, *level.candidates()[:1]]
             point = self.first_order.polished(points[0])
+            exact = self.first_order.regret(point) <= 1e-7
             # The bound is from below: a first-order point that attains it is the one that was looked for.
-            attained = self.compiled(point) + level.bound <= _SAME and self.first_order.regret(point) <= 1e-7
+            attained = exact and self.compiled(point) + level.bound <= _SAME
             last = Selected(level, problem, point, attained)
-            if extraction.flat or attained:
+            if attained or (extraction.flat and not self.all_equilibria):
                 return last
-            if self.first_order.regret(point) <= 1e-7:
-                profile = self.game.profile(point)
-                best = self._deviations(profile)
-                if all(one.upper_bound - self.game.utility(i, profile) <= self.tol for i, one in best.items()):
-                    return last
+            if exact and not self.all_equilibria and self._largest_gain(point) <= self.tol:
+                return last
         return last
 
     # ------------------------------------------------------------------ verify and cut
@@ -211,6 +215,12 @@ class SelectVerifyCut:
             answer[player] = task.solve(None, None, 0.25 * self.tol, self.solver, force=False)
             self.seconds += answer[player].solve_seconds
         return answer
+
+    def _largest_gain(self, point: Float[np.ndarray, " dim"]) -> float:
+        """Proved bound on what any player gains by leaving a point."""
+        profile = self.game.profile(point)
+        best = self._deviations(profile)
+        return max(one.upper_bound - self.game.utility(i, profile) for i, one in best.items())
 
     def _cut(self, profile: tuple[np.ndarray, ...], best: dict[int, ExAnteResult]) -> bool:
         """Add the inequalities that ``profile`` violates; whether there are any."""
@@ -242,10 +252,14 @@ class SelectVerifyCut:
         """Inequality that excludes ``point`` and, provably, no other equilibrium that is not below it."""
         value = self.compiled(point)
         width = _BAND
-        for _ in range(_HALVINGS + 1):
+        while width > _NARROWEST * _SAME:
             above = total(self.objective, affine(-value - width, [0.0] * self.dim))
             problem = self._problem(self.objective, [*floor, scaled(above, -1.0)])
-            if any(level.bound <= value + _SAME for level in self._levels(problem) if level.identity is not None):
+
+            def enough(level: Level) -> bool:
+                return level.bound <= value + _SAME or level.claimed > value + 2 * _SAME
+
+            if any(level.bound <= value + _SAME for level in self._levels(problem, enough)):
                 return above
             width /= 2
         return None

@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from assay.games.market_kernels import deviation_events, left_at_price, leftovers
-from assay.games.market_model import DataMarket
+from assay.games.market_model import DataMarket, check_market
 from assay.validation import as_generator, check_integer
 
 __all__ = ["ScheduleResponse", "UniformDeviation", "best_uniform_deviation", "plc_best_response"]
@@ -94,6 +94,7 @@ def best_uniform_deviation(market: DataMarket, lengths: ArrayLike, j: int) -> Un
     >>> revenue, price, attained
     (2.0, 2.0, True)
     """
+    check_market(market)
     return best_uniform(market, market.check_lengths(lengths), market.check_seller(j))
 
 
@@ -110,20 +111,23 @@ def best_uniform(market: DataMarket, lengths: Float[np.ndarray, "sellers prices"
     level_before = np.concatenate(([0.0], np.cumsum(level)[:-1]))
     slope_before = np.where(paying > 0, np.concatenate(([0.0], np.cumsum(slope)[:-1])) - slope.sum(), 0.0)
     value = level_before + slope_before * where
-    best = int(np.argmax(value >= value.max() * (1.0 - _ROUNDING)))
-    price = float(where[best])
+    highest = np.flatnonzero(value >= value.max() * (1.0 - _ROUNDING))
 
     def earned_at(price: float, undercut: bool) -> float:
         return float(market.weights @ np.minimum(left_at_price(market.budgets, *sold, price, undercut), price))
 
-    revenue = earned_at(price, True)  # sums of falls have cancelled; the value is summed anew
-    if earned_at(price, False) >= revenue * (1.0 - _ROUNDING):
-        return UniformDeviation(revenue, price, True)
-    if paying[best] == 0:  # the revenue is constant below the tie
-        middle = 0.5 * (float(where[best - 1]) + price)
-        if earned_at(middle, False) >= revenue * (1.0 - _ROUNDING):
-            return UniformDeviation(revenue, middle, True)
-    return UniformDeviation(revenue, price, False)
+    # sums of falls have cancelled; the value is summed anew
+    revenue = earned_at(float(where[highest[0]]), True)
+    enough = revenue * (1.0 - _ROUNDING)
+    for at in highest:  # several prices may have the supremum, and not the first of them attain it
+        price = float(where[at])
+        if earned_at(price, False) >= enough:
+            return UniformDeviation(revenue, price, True)
+        if paying[at] == 0:  # the revenue is constant below the tie
+            middle = 0.5 * (float(where[at - 1]) + price)
+            if earned_at(middle, False) >= enough:
+                return UniformDeviation(revenue, middle, True)
+    return UniformDeviation(revenue, float(where[highest[0]]), False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +210,7 @@ def plc_best_response(
     >>> round(answer.revenue, 2), answer.prices.round(2), answer.lengths.round(3)
     (184.65, array([36.65, 86.  ]), array([0.027, 0.973]))
     """
+    check_market(market)
     profile, seller = market.check_lengths(lengths), market.check_seller(j)
     restarts = check_integer(restarts, "restarts", minimum=1)
     return best_schedule(market, profile, seller, restarts, as_generator(rng))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from assay.validation import as_distribution, as_float_array, check_integer
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["DataMarket", "spending_graph"]
+__all__ = ["DataMarket", "check_market", "spending_graph"]
 
 # Money of a buyer, times weights, must be finite.
 _LARGEST = 1e150
@@ -57,7 +57,7 @@ class DataMarket:
     Attributes
     ----------
     budgets, values, weights : numpy.ndarray
-        As given, in float64.
+        As given, in float64. They and the prices are read-only: another market is another object.
     prices : numpy.ndarray of shape (n_sellers, n_prices)
         Grids of the sellers, padded with nan where one is shorter than the longest.
     n_prices : numpy.ndarray of shape (n_sellers,)
@@ -108,6 +108,8 @@ class DataMarket:
             raise ValueError(f"weights must have one entry per budget ({n_buyers}), got {self.weights.size}")
         n_sellers = self.values.shape[1]
         self.prices, self.n_prices = as_grids(price_grid, n_sellers, float(self.budgets.max()))
+        for array in (self.budgets, self.values, self.weights, self.prices, self.n_prices):
+            array.setflags(write=False)  # the order of segments is kept
         self.seller_names = _as_names(seller_names, "seller", n_sellers)
         self.buyer_names = _as_names(buyer_names, "buyer", n_buyers)
 
@@ -450,6 +452,12 @@ class DataMarket:
         return index
 
 
+def check_market(market: DataMarket) -> None:
+    """Refuse what is not a market."""
+    if not isinstance(market, DataMarket):
+        raise TypeError(f"market must be a DataMarket, got {type(market).__name__}")
+
+
 def spending_graph(spend: np.ndarray, buyer_names: Sequence[str], seller_names: Sequence[str]) -> nx.Graph:
     """Bipartite graph with the money that flows from buyers to sellers as the edge attribute ``spend``."""
     import networkx as nx
@@ -474,7 +482,7 @@ def _non_negative(array: ArrayLike, name: str, ndim: int) -> np.ndarray:
 def _as_names(names: Sequence[str] | None, what: str, size: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"{what} {index}" for index in range(size))
-    given = tuple(names)
+    given = tuple(names) if isinstance(names, Iterable) else (names,)
     if isinstance(names, str) or not all(isinstance(name, str) for name in given):
         raise TypeError(f"{what}_names must be strings, got {names!r}")
     if len(given) != size or len(set(given)) != size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from assay.validation import as_float_array, check_real
 __all__ = ["as_grids", "geometric_grid"]
 
 _DEFAULT_STEP, _DEFAULT_SPAN = 0.02, 1e-3
+_MOST_PRICES = 10**7
 # Prices times fractions and weights must be finite.
 _LARGEST = 1e150
 
@@ -53,6 +54,8 @@ def geometric_grid(eps: float, p_min: float, p_max: float) -> Float[np.ndarray, 
     p_max = check_real(p_max, "p_max", minimum=p_min)
     # A whole number of steps is not to become one more by rounding.
     steps = math.ceil((math.log(p_max) - math.log(p_min)) / math.log1p(eps) - 1e-9)
+    if steps >= _MOST_PRICES:
+        raise ValueError(f"eps must be so large that there are fewer than {_MOST_PRICES} prices, got {eps:g}")
     return np.geomspace(p_min, p_max, steps + 1) if steps else np.array([p_min])
 
 
@@ -64,19 +67,25 @@ def as_grids(
         if largest_budget <= 0:
             raise ValueError("price_grid must be given when no buyer has a budget")
         price_grid = geometric_grid(_DEFAULT_STEP, _DEFAULT_SPAN * largest_budget, largest_budget)
-    if isinstance(price_grid, str | bytes) or not hasattr(price_grid, "__len__"):
+    if isinstance(price_grid, str | bytes | Mapping | Set) or not hasattr(price_grid, "__len__"):
         raise TypeError(f"price_grid must be an array of prices, or one per seller, got {price_grid!r}")
-    if len(price_grid) and all(hasattr(entry, "__len__") for entry in price_grid):
-        if len(price_grid) != n_sellers:
-            raise ValueError(f"price_grid must be one grid, or one per seller ({n_sellers}), got {len(price_grid)}")
-        grids = [_as_grid(grid, f"price_grid[{j}]") for j, grid in enumerate(price_grid)]
+    rows = as_float_array(price_grid, "price_grid", ndim=(1, 2)) if hasattr(price_grid, "ndim") else price_grid
+    if len(rows) and all(_is_sequence(entry) for entry in rows):
+        if len(rows) != n_sellers:
+            raise ValueError(f"price_grid must be one grid, or one per seller ({n_sellers}), got {len(rows)}")
+        grids = [_as_grid(grid, f"price_grid[{j}]") for j, grid in enumerate(rows)]
     else:
-        grids = [_as_grid(price_grid, "price_grid")] * n_sellers
+        grids = [_as_grid(rows, "price_grid")] * n_sellers
     n_prices = np.array([grid.size for grid in grids])
     prices = np.full((n_sellers, n_prices.max()), np.nan)
     for row, grid in zip(prices, grids, strict=True):
         row[: grid.size] = grid
     return prices, n_prices
+
+
+def _is_sequence(entry: Any) -> bool:
+    # an array or tensor of no dimensions has a length, too, but only by name
+    return hasattr(entry, "__len__") and getattr(entry, "ndim", 1) > 0
 
 
 def _as_grid(grid: Any, name: str) -> np.ndarray:

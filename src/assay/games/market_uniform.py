@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from assay.certificate import Certificate
 from assay.games.market_deviation import best_uniform
 from assay.games.market_kernels import BEST, FIXED, WORST, uniform_revenues
-from assay.games.market_model import DataMarket
+from assay.games.market_model import DataMarket, check_market
 from assay.games.market_standing import best_to_own
 from assay.result import Result
 from assay.validation import as_float_array, check_choice, check_integer, check_real
@@ -59,6 +59,7 @@ def uniform_revenue(market: DataMarket, prices: ArrayLike, *, ties: str = "fixed
     >>> uniform_revenue(no_equilibrium_instance(10), [8.6, 0.7331])
     array([11.269,  7.331])
     """
+    check_market(market)
     ties = check_choice(ties, "ties", _TIES)
     vectors = as_float_array(prices, "prices", ndim=(1, 2))
     n_sellers = market.values.shape[1]
@@ -109,6 +110,7 @@ def approx_ratio_uniform(market: DataMarket, prices: ArrayLike, *, ties: str = "
     >>> round(approx_ratio_uniform(no_equilibrium_instance(100), [86.0, 0.733]), 5)
     1.36426
     """
+    check_market(market)
     vector = as_float_array(prices, "prices", ndim=1)
     own = uniform_revenue(market, vector, ties=ties)
     posted, lengths = _posted(market, vector)
@@ -211,6 +213,7 @@ def uniform_best_response(
     >>> result.settled, result.cycle_length > 1
     (False, True)
     """
+    check_market(market)
     method = check_choice(method, "method", ("exact", "grid"))
     max_rounds = check_integer(max_rounds, "max_rounds", minimum=1)
     tol = check_real(tol, "tol", minimum=0)

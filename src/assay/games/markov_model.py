@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from assay.games.markov_policies import as_references
+from assay.games.markov_tables import read_transition_lists
 from assay.games.offline_data import OfflineGameData
 from assay.validation import as_float_array, as_generator, check_choice, check_integer
 
@@ -88,7 +89,7 @@ class MarkovGameModel:
             raise ValueError(f"horizon must agree with the steps of P and r, got {sorted(lengths)}")
         self.horizon = lengths.pop()
         self._matrices = matrices
-        self.rewards = np.broadcast_to(rewards, (self.horizon, *rewards.shape[-3:]))
+        self.rewards = np.broadcast_to(np.array(rewards), (self.horizon, *rewards.shape[-3:]))
         self.rho = as_references(rho, "rho", (n_states,), full_support=False)
 
     def __repr__(self) -> str:
@@ -121,8 +122,8 @@ class MarkovGameModel:
 
         Raises
         ------
-        ValueError
-            If a pair of actions is missing or numbers are out of range.
+        TypeError, ValueError
+            If it is no such mapping, a pair of actions is missing or numbers are out of range.
 
         Examples
         --------
@@ -131,36 +132,12 @@ class MarkovGameModel:
         >>> MarkovGameModel.from_transition_lists(pennies, horizon=1)
         MarkovGameModel(horizon=1, n_states=2, n_actions=(2, 2))
         """
-        n_listed = len(table)
-        if not n_listed or set(table) != set(range(n_listed)):
-            raise ValueError(f"table must have the states 0 to {n_listed - 1}, got {sorted(table)[:5]}...")
-        n_rows = 1 + max((pair[0] for pair in table[0]), default=0)
-        n_columns = 1 + max((pair[1] for pair in table[0]), default=0)
-        pairs = {(a, b) for a in range(n_rows) for b in range(n_columns)}
-        ends = any(entry[3] for actions in table.values() for entries in actions.values() for entry in entries)
-        n_states = n_listed + ends
-        rewards = np.zeros((n_states, n_rows, n_columns))
-        rows, columns, chances = [], [], []
-        for s, actions in table.items():
-            if set(actions) != pairs:
-                raise ValueError(f"table must have all {n_rows} x {n_columns} pairs of actions in state {s}")
-            for (a, b), entries in actions.items():
-                for chance, successor, reward, ended in entries:
-                    rewards[s, a, b] += chance * reward
-                    rows.append((s * n_rows + a) * n_columns + b)
-                    columns.append(n_listed if ended else int(successor))
-                    chances.append(float(chance))
-        if min(columns) < 0 or max(columns) >= n_states:
-            raise ValueError(f"table must have next states in 0 to {n_listed - 1}, got {max(columns)}")
-        for pair in range(n_rows * n_columns if ends else 0):
-            rows.append(n_listed * n_rows * n_columns + pair)
-            columns.append(n_listed)
-            chances.append(1.0)
-        P = sp.csr_array((chances, (rows, columns)), shape=(n_states * n_rows * n_columns, n_states))
+        n_listed, P, rewards = read_transition_lists(table)
+        ends = len(rewards) > n_listed
         if rho is None:
             rho = np.append(np.full(n_listed, 1 / n_listed), np.zeros(int(ends)))
         elif ends and np.size(rho) == n_listed:
-            rho = np.append(np.asarray(rho, dtype=float), 0.0)
+            rho = np.append(as_float_array(rho, "rho", ndim=1), 0.0)
         return cls(P, rewards, horizon=horizon, rho=rho)
 
     def transition_matrix(self, step: int) -> np.ndarray | sp.csr_array:
@@ -316,21 +293,18 @@ def as_markov_model(model: Any) -> MarkovGameModel:
 
 
 def _transition_matrices(P: Any, n_states: int, n_actions: tuple[int, int]) -> list[np.ndarray | sp.csr_array]:
+    """Copies of the matrices, with rows of mass 1 to the last digit."""
     shape = (n_states, *n_actions, n_states)
     rows = n_states * n_actions[0] * n_actions[1]
+    matrices: list[np.ndarray | sp.csr_array]
     if sp.issparse(P) or (isinstance(P, list | tuple) and any(map(sp.issparse, P))):
-        matrices = [sp.csr_array(one, dtype=np.float64) for one in ([P] if sp.issparse(P) else P)]
-        for matrix in matrices:
-            if matrix.shape != (rows, n_states):
-                raise ValueError(f"P must be of shape {(rows, n_states)} when sparse, got {matrix.shape}")
-            if not np.isfinite(matrix.data).all():
-                raise ValueError("P must be finite, got nan or infinite entries")
+        matrices = [_as_sparse(one, (rows, n_states)) for one in ([P] if sp.issparse(P) else P)]
     else:
         array = as_float_array(P, "P", ndim=(4, 5))
         if array.shape[-4:] != shape:
             raise ValueError(f"P must be of shape {shape} or (horizon, *{shape}) to fit r, got {array.shape}")
-        matrices = list(array.reshape(-1, rows, n_states))
-    for matrix in matrices:
+        matrices = list(np.array(array).reshape(-1, rows, n_states))
+    for k, matrix in enumerate(matrices):
         smallest = matrix.data.min(initial=0.0) if sp.issparse(matrix) else matrix.min()
         if smallest < 0:
             raise ValueError(f"P must be non-negative, got a minimum of {smallest:g}")
@@ -338,7 +312,26 @@ def _transition_matrices(P: Any, n_states: int, n_actions: tuple[int, int]) -> l
         worst = mass[abs(mass - 1).argmax()]
         if abs(worst - 1) > _MASS_TOLERANCE:
             raise ValueError(f"P must have probabilities that sum to 1 (within 1e-6), got a sum of {worst:.9g}")
+        if sp.issparse(matrix):
+            matrices[k] = sp.csr_array(sp.diags_array(1 / mass) @ matrix)
+        else:
+            matrix /= mass[:, None]
+            matrix.setflags(write=False)
     return matrices
+
+
+def _as_sparse(matrix: Any, shape: tuple[int, int]) -> sp.csr_array:
+    """A copy without duplicates and zeros."""
+    if matrix.shape != shape:
+        raise ValueError(f"P must be of shape {shape} when sparse, got {matrix.shape}")
+    if np.iscomplexobj(matrix):
+        raise TypeError(f"P must be of real numbers, got dtype {matrix.dtype}")
+    copied = sp.csr_array(matrix, dtype=np.float64, copy=True)
+    if not np.isfinite(copied.data).all():
+        raise ValueError("P must be finite, got nan or infinite entries")
+    copied.sum_duplicates()
+    copied.eliminate_zeros()
+    return copied
 
 
 def _has_steps(P: Any) -> bool:
@@ -352,7 +345,6 @@ def _draw(
 ) -> Int[np.ndarray, " samples"]:
     """One column for each of ``rows``, with the chances of that row."""
     table = sp.csr_array(chances)
-    table.eliminate_zeros()
     # Sums run on from row to row, so that one search serves all samples.
     sums = np.cumsum(table.data)
     first, last = table.indptr[rows], table.indptr[rows + 1] - 1

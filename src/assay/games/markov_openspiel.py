@@ -1,7 +1,7 @@
 r"""Games of OpenSpiel as tabular Markov games: real rules for methods that want transition probabilities.
 
 A game with simultaneous moves (or with turns) in which nobody has private information is a Markov game whose states are
-its histories, or whatever its text representation tells apart. They are enumerated move by move, chance included.
+the texts of its positions after every number of moves. They are enumerated move by move, chance included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class OpenSpielMarkovGame(NamedTuple):
     scale : float
         Largest utility of the game.
     states : list of str
-        Text of each state; the last one is the end of the game.
+        Text of each state; the last one is the end of the game. A position that can be reached after different numbers
+        of moves has a state for each of them, because a rule may count moves.
+    steps : list of int
+        Moves before each state.
     moves : list of pair of list of int
         Moves of OpenSpiel that the actions of both players stand for. Where fewer are legal than elsewhere, several
         actions stand for the same move.
@@ -42,6 +45,7 @@ class OpenSpielMarkovGame(NamedTuple):
     nu_ref: Float[np.ndarray, "states columns"]
     scale: float
     states: list[str]
+    steps: list[int]
     moves: list[tuple[list[int], list[int]]]
 
 
@@ -54,7 +58,7 @@ def openspiel_markov_game(game: Any, *, max_states: int = 20_000) -> OpenSpielMa
         A two-player zero-sum game with perfect information, such as ``"goofspiel(num_cards=3,imp_info=False)"`` or
         ``"matrix_rps"``.
     max_states : int, default=20_000
-        Most states.
+        Most states; a game that may go on and on has too many of them.
 
     Returns
     -------
@@ -65,8 +69,10 @@ def openspiel_markov_game(game: Any, *, max_states: int = 20_000) -> OpenSpielMa
     ------
     assay.extras.MissingExtraError
         If OpenSpiel is not installed.
+    TypeError
+        If it is neither a name nor a game.
     ValueError
-        If the game is of another kind, or has too many states.
+        If OpenSpiel does not know the name, the game is of another kind, or it has too many states.
 
     Examples
     --------
@@ -76,9 +82,19 @@ def openspiel_markov_game(game: Any, *, max_states: int = 20_000) -> OpenSpielMa
     """
     pyspiel = import_extra("pyspiel", extra="games")
     max_states = check_integer(max_states, "max_states", minimum=1)
-    loaded = pyspiel.load_game(game) if isinstance(game, str) else game
+    if isinstance(game, str):
+        try:
+            loaded = pyspiel.load_game(game)
+        except pyspiel.SpielError as error:
+            raise ValueError(
+                f"game must be one that OpenSpiel can load, got {game!r}: {str(error).splitlines()[0]}"
+            ) from None
+    elif isinstance(game, pyspiel.Game):
+        loaded = game
+    else:
+        raise TypeError(f"game must be a name or a pyspiel.Game, got {type(game).__name__}")
     kind = loaded.get_type()
-    zero_sum = kind.utility in (pyspiel.GameType.Utility.ZERO_SUM,)
+    zero_sum = kind.utility == pyspiel.GameType.Utility.ZERO_SUM
     open_hands = kind.information in (
         pyspiel.GameType.Information.PERFECT_INFORMATION,
         pyspiel.GameType.Information.ONE_SHOT,
@@ -89,27 +105,29 @@ def openspiel_markov_game(game: Any, *, max_states: int = 20_000) -> OpenSpielMa
 
 
 def _enumerate(game: Any, max_states: int) -> OpenSpielMarkovGame:
-    numbers: dict[str, int] = {}
-    pending: list[Any] = []
+    numbers: dict[tuple[int, str], int] = {}
+    pending: list[tuple[int, Any]] = []
     moves: list[tuple[list[int], list[int]]] = []
     transitions: list[tuple[int, int, int, int, float]] = []
     finals: dict[tuple[int, int, int], float] = {}
-    scale = float(game.max_utility())
 
-    def number_of(state: Any) -> int:
-        key = str(state)
+    def number_of(step: int, state: Any) -> int:
+        key = (step, str(state))
         if key not in numbers:
             if len(numbers) >= max_states:
-                raise ValueError(f"game must have at most max_states={max_states} states, got more")
+                raise ValueError(
+                    f"game must have at most max_states={max_states} states, got more (a position counts once for each "
+                    "number of moves after which it can come)"
+                )
             numbers[key] = len(numbers)
-            pending.append(state)
+            pending.append((step, state))
             moves.append(_legal(state))
         return numbers[key]
 
-    first = [(chance, number_of(state)) for chance, state in _past_chance(game.new_initial_state())]
-    done = 0
-    while done < len(pending):
-        s, state = done, pending[done]
+    first = [(chance, number_of(0, state)) for chance, state in _past_chance(game.new_initial_state())]
+    s = 0
+    while s < len(pending):
+        step, state = pending[s]
         for i, mine in enumerate(moves[s][0]):
             for j, theirs in enumerate(moves[s][1]):
                 for chance, successor in _past_chance(_after(state, mine, theirs)):
@@ -117,20 +135,21 @@ def _enumerate(game: Any, max_states: int) -> OpenSpielMarkovGame:
                         finals[s, i, j] = finals.get((s, i, j), 0.0) + chance * successor.returns()[0]
                         transitions.append((s, i, j, -1, chance))
                     else:
-                        transitions.append((s, i, j, number_of(successor), chance))
-        done += 1
-    return _assemble(numbers, moves, transitions, finals, first, scale)
+                        transitions.append((s, i, j, number_of(step + 1, successor), chance))
+        s += 1
+    scale = max(abs(float(game.max_utility())), abs(float(game.min_utility())))
+    return _assemble(list(numbers), moves, transitions, finals, first, scale)
 
 
 def _assemble(
-    numbers: dict[str, int],
+    keys: list[tuple[int, str]],
     moves: list[tuple[list[int], list[int]]],
     transitions: list[tuple[int, int, int, int, float]],
     finals: dict[tuple[int, int, int], float],
     first: list[tuple[float, int]],
     scale: float,
 ) -> OpenSpielMarkovGame:
-    end = len(numbers)
+    end, horizon = len(keys), 1 + max(step for step, _ in keys)
     n_rows, n_columns = (max(len(pair[player]) for pair in moves) for player in (0, 1))
     shape = (end + 1, n_rows, n_columns)
     rewards = np.full(shape, 0.5)
@@ -158,7 +177,7 @@ def _assemble(
     rho = np.zeros(end + 1)
     for chance, s in first:
         rho[s] += chance
-    model = MarkovGameModel(P, np.clip(rewards, 0.0, 1.0), horizon=_depth(by_cell, end), rho=rho)
+    model = MarkovGameModel(P, np.clip(rewards, 0.0, 1.0), horizon=horizon, rho=rho)
     spread = [
         (
             [mine[k % len(mine)] for k in range(n_rows)],
@@ -166,21 +185,10 @@ def _assemble(
         )
         for mine, theirs in moves
     ]
-    return OpenSpielMarkovGame(model, mu_ref, nu_ref, scale, [*numbers, "end"], spread)
-
-
-def _depth(by_cell: dict[tuple[int, int, int], list[tuple[int, float]]], end: int) -> int:
-    """Most moves that a game can have; a state that can come again would make it endless."""
-    successors: dict[int, set[int]] = {}
-    for (s, _, _), entries in by_cell.items():
-        successors.setdefault(s, set()).update(successor for successor, _ in entries if successor != end)
-    here, depth = set(successors), 0
-    while here:
-        depth += 1
-        if depth > len(successors):
-            raise ValueError("game must end after a bounded number of moves, got one whose states can come again")
-        here = {successor for s in here for successor in successors[s]}
-    return depth
+    steps = [step for step, _ in keys]
+    return OpenSpielMarkovGame(
+        model, mu_ref, nu_ref, scale, [*(text for _, text in keys), "end"], [*steps, horizon], spread
+    )
 
 
 def _legal(state: Any) -> tuple[list[int], list[int]]:

@@ -71,6 +71,8 @@ def as_references(
 def as_betas(beta: ArrayLike, horizon: int) -> Float[np.ndarray, " steps"]:
     """Weights of the regularisation, one per step, from one number or a list."""
     array = as_float_array(beta, "beta", ndim=(0, 1))
+    if isinstance(beta, bool | np.bool_):
+        raise TypeError(f"beta must be a number or one per step, got {beta!r}")
     if array.ndim and array.shape != (horizon,):
         raise ValueError(f"beta must be a number or one per step, {horizon} of them, got {array.shape[0]}")
     if array.min() <= 0:

@@ -5,6 +5,7 @@ How stage games are solved is a function that is passed in; the rest, certificat
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from assay.games.offline_references import Reference, reference_policy
 from assay.games.offline_result import OfflineNashResult
 from assay.games.offline_values import ActionValues, ValueRegression, value_regression
 from assay.games.stage_equilibrium import StageSolution, half_ranges, stage_gaps, stage_values
+from assay.validation import as_float_array
 
 __all__ = ["OfflineProblem", "learn_backward"]
 
@@ -198,7 +200,7 @@ def learn_backward(
         schedule=schedule,
         split_half_gap=split,
         eta=eta,
-        policy_at=None if data.state_features is None else _policy_at(problem, found.values, solve),
+        policy_at=None if data.state_features is None else _PolicyAt(problem, found.values, solve),
         certificates=tuple(certificates),
         history={
             name: np.array(column)
@@ -221,18 +223,20 @@ def _split_half(problem: OfflineProblem, solve: StageSolver) -> tuple[float, flo
     return judged[0], judged[1]
 
 
-def _policy_at(problem: OfflineProblem, values: list[ActionValues], solve: StageSolver) -> Callable[[int, Any], Any]:
-    """Solve the stage games of new states, given by their features."""
-    n_features = problem.data.state_features.shape[1]
+class _PolicyAt:
+    """Stage games of new states, given by their features. The same call has the same answer, and can be pickled."""
 
-    def policies(h: int, states: Any) -> tuple[np.ndarray, np.ndarray]:
-        features = np.asarray(states, dtype=np.float64)
-        single = features.ndim == 1
+    def __init__(self, problem: OfflineProblem, values: list[ActionValues], solve: StageSolver):
+        self.n_features = problem.data.state_features.shape[1]
+        self.references = problem.mu_ref.at, problem.nu_ref.at
+        self.predictions = [one.predict for one in values]
+        self.solve = copy.deepcopy(solve)  # with the random numbers as they are now
+
+    def __call__(self, h: int, states: Any) -> tuple[np.ndarray, np.ndarray]:
+        features = as_float_array(states, "states", ndim=(1, 2))
         rows = np.atleast_2d(features)
-        if rows.ndim != 2 or rows.shape[1] != n_features or not np.isfinite(rows).all():
-            raise ValueError(f"states must be finite rows of {n_features} features, got shape {features.shape}")
-        mu_refs, nu_refs = problem.mu_ref.at(h, rows), problem.nu_ref.at(h, rows)
-        found = solve(h, values[h].predict(rows), mu_refs, nu_refs, None)
-        return (found.mu[0], found.nu[0]) if single else (found.mu, found.nu)
-
-    return policies
+        if rows.shape[1] != self.n_features:
+            raise ValueError(f"states must be finite rows of {self.n_features} features, got shape {features.shape}")
+        mu_refs, nu_refs = (reference(h, rows) for reference in self.references)
+        found = copy.deepcopy(self.solve)(h, self.predictions[h](rows), mu_refs, nu_refs, None)
+        return (found.mu[0], found.nu[0]) if features.ndim == 1 else (found.mu, found.nu)

@@ -12,9 +12,11 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from assay.games.offline_columns import as_integers, as_rewards, as_states, check_range
 from assay.games.offline_files import episodes_from_open_spiel, read_npz_log, read_table_log
 from assay.validation import as_float_array, check_integer
 
@@ -22,6 +24,9 @@ __all__ = ["OfflineGameData"]
 
 ENDED = -1
 """Next state of a transition after which the episode was over."""
+
+# Tables of a step have one number per state and pair of actions.
+_MOST_CELLS = 2**31
 
 
 class StepSamples(NamedTuple):
@@ -61,8 +66,11 @@ class OfflineGameData:
     rescale : bool, default=False
         Map rewards outside of [0, 1] to it. All values, gaps and ``beta`` are in the new units then: original rewards
         are ``reward_low + reward_scale * r``.
-    state_names : sequence, optional
+    state_names : sequence of n_states labels, optional
         Labels of the states.
+    episode : array_like of shape (n,), optional
+        Which episode each sample is of, by number or by name: then halves of the data have whole episodes. By default
+        the k-th sample of every step counts as part of the k-th episode.
 
     Attributes
     ----------
@@ -72,6 +80,8 @@ class OfflineGameData:
         ``(A, B)``.
     h, s, a, b, r, s_next : numpy.ndarray of shape (n,)
         The samples, sorted by step.
+    episode : numpy.ndarray of shape (n,), or None
+        Numbers of the episodes, if they were given.
     n_samples : numpy.ndarray of shape (horizon,)
         Samples per step.
     state_features : numpy.ndarray of shape (n_states, n_features), or None
@@ -84,8 +94,8 @@ class OfflineGameData:
     TypeError
         If numbers of states, steps or actions are not integers.
     ValueError
-        If lengths differ, a number is out of range, a reward is nan or outside [0, 1] without ``rescale``, or a step
-        has no samples.
+        If lengths differ, a number is out of range or too large for tables, a reward is nan or outside [0, 1] without
+        ``rescale``, or a step has no samples.
 
     Examples
     --------
@@ -110,45 +120,52 @@ class OfflineGameData:
         *,
         rescale: bool = False,
         state_names: Iterable[Hashable] | None = None,
+        episode: ArrayLike | None = None,
     ):
         self.horizon = check_integer(horizon, "horizon", minimum=1)
-        steps = _as_numbers(h, "h", 1, self.horizon, f"steps from 1 to horizon={self.horizon}")
+        steps = as_integers(h, "h", 1, self.horizon, f"steps from 1 to horizon={self.horizon}")
         n = len(steps)
         rewards = as_float_array(r, "r", ndim=1)
-        self.state_features, s, s_next = _as_states(s, s_next)
+        self.state_features, s, s_next = as_states(s, s_next, ENDED)
         if n_states is None:
             n_states = 1 + max(int(s.max(initial=0)), int(s_next.max(initial=0)))
         self.n_states = check_integer(n_states, "n_states", minimum=1)
         if self.state_features is not None and self.n_states != len(self.state_features):
             raise ValueError(f"n_states must be None when states are vectors of features, got {n_states}")
-        if n_actions is None:
-            n_actions = tuple(1 + int(_as_numbers(x, name, 0).max()) for x, name in ((a, "a"), (b, "b")))
-        if not isinstance(n_actions, tuple | list) or len(n_actions) != 2:
-            raise TypeError(f"n_actions must be a pair of integers, got {n_actions!r}")
-        self.n_actions = tuple(check_integer(k, "n_actions", minimum=1) for k in n_actions)
+        a, b = as_integers(a, "a", 0), as_integers(b, "b", 0)
+        self.n_actions = _as_n_actions((1 + int(a.max()), 1 + int(b.max())) if n_actions is None else n_actions)
+        n_rows, n_columns = self.n_actions
+        if self.n_states * n_rows * n_columns > _MOST_CELLS:
+            raise ValueError(
+                f"s, a and b must have at most {_MOST_CELLS} combinations at a step, got {self.n_states} states with "
+                f"{n_rows} x {n_columns} actions; number them from 0 on without gaps"
+            )
         columns = {
-            "s": _in_range(s, "s", 0, self.n_states - 1, f"states from 0 to {self.n_states - 1}"),
-            "a": _as_numbers(a, "a", 0, self.n_actions[0] - 1, f"actions from 0 to {self.n_actions[0] - 1}"),
-            "b": _as_numbers(b, "b", 0, self.n_actions[1] - 1, f"actions from 0 to {self.n_actions[1] - 1}"),
+            "s": check_range(s, "s", 0, self.n_states - 1, f"states from 0 to {self.n_states - 1}"),
+            "a": check_range(a, "a", 0, n_rows - 1, f"actions from 0 to {n_rows - 1}"),
+            "b": check_range(b, "b", 0, n_columns - 1, f"actions from 0 to {n_columns - 1}"),
             "r": rewards,
-            "s_next": _in_range(
+            "s_next": check_range(
                 s_next, "s_next", ENDED, self.n_states - 1, f"states from 0 to {self.n_states - 1}, or -1"
             ),
         }
+        if episode is not None:
+            columns["episode"] = _numbered(episode)
         for name, column in columns.items():
             if len(column) != n:
                 raise ValueError(f"{name} must be as long as h, {n}, got {len(column)}")
-        self.n_samples = np.bincount(steps - 1, minlength=self.horizon)
-        if not self.n_samples.all():
-            empty = int(self.n_samples.argmin()) + 1
+        logged = np.unique(steps)
+        if len(logged) < self.horizon:
+            empty = 1 + int((np.append(logged, 0) != np.arange(1, len(logged) + 2)).argmax())
             raise ValueError(f"h must have samples of every step from 1 to horizon={self.horizon}, got none of {empty}")
+        self.n_samples = np.bincount(steps - 1, minlength=self.horizon)
         order = np.argsort(steps, kind="stable")
-        self.h = steps[order]
+        self.h, self.episode = steps[order], columns.pop("episode")[order] if episode is not None else None
         self.s, self.a, self.b, self.r, self.s_next = (column[order] for column in columns.values())
         ends_early = bool(((self.s_next == ENDED) & (self.h < self.horizon)).any())
-        self.r, self.reward_low, self.reward_scale = _unit_rewards(self.r, rescale, ends_early)
+        self.r, self.reward_low, self.reward_scale = as_rewards(self.r, rescale, ends_early)
         self.phi = _as_phi(phi, self.n_states, self.n_actions, self.state_features)
-        self.state_names = None if state_names is None else list(state_names)
+        self.state_names = None if state_names is None else _as_names(state_names, self.n_states)
         self._starts = np.concatenate(([0], np.cumsum(self.n_samples)))
 
     def __repr__(self) -> str:
@@ -159,7 +176,9 @@ class OfflineGameData:
 
     @classmethod
     def from_npz(cls, path: str | os.PathLike[str], horizon: int | None = None, **options: Any) -> OfflineGameData:
-        """Read arrays ``h``, ``s``, ``a``, ``b``, ``r``, ``s_next`` (and ``horizon``, ``phi``) of a NumPy archive.
+        """Read arrays ``h``, ``s``, ``a``, ``b``, ``r``, ``s_next`` of a NumPy archive.
+
+        It may have ``horizon``, ``phi`` and ``episode``, too.
 
         Parameters
         ----------
@@ -182,8 +201,8 @@ class OfflineGameData:
         columns = read_npz_log(path)
         stored = {name: columns.pop(name) for name in ("horizon", "phi") if name in columns}
         if horizon is None:
-            horizon = int(stored["horizon"]) if "horizon" in stored else _last_step(columns["h"])
-        return cls(**columns, horizon=horizon, **({"phi": stored.get("phi")} | options))
+            horizon = _stored_horizon(stored["horizon"]) if "horizon" in stored else _last_step(columns["h"])
+        return cls(**{**columns, "phi": stored.get("phi"), "horizon": horizon, **options})
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], horizon: int | None = None, **options: Any) -> OfflineGameData:
@@ -208,7 +227,7 @@ class OfflineGameData:
             If it is not such a file.
         """
         columns = read_table_log(path, ".csv")
-        return cls(**columns, horizon=_last_step(columns["h"]) if horizon is None else horizon, **options)
+        return cls(**{**columns, "horizon": _last_step(columns["h"]) if horizon is None else horizon, **options})
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str], horizon: int | None = None, **options: Any) -> OfflineGameData:
@@ -233,7 +252,7 @@ class OfflineGameData:
             If it is not such a file.
         """
         columns = read_table_log(path, ".parquet")
-        return cls(**columns, horizon=_last_step(columns["h"]) if horizon is None else horizon, **options)
+        return cls(**{**columns, "horizon": _last_step(columns["h"]) if horizon is None else horizon, **options})
 
     @classmethod
     def from_openspiel_logs(
@@ -272,7 +291,7 @@ class OfflineGameData:
         """
         columns, names = episodes_from_open_spiel(trajectories)
         last = _last_step(columns["h"]) if horizon is None else horizon
-        return cls(**columns, horizon=last, rescale=rescale, state_names=names, **options)
+        return cls(**{**columns, "horizon": last, "rescale": rescale, "state_names": names, **options})
 
     def step(self, step: int) -> StepSamples:
         """Samples of one step, counted from 0.
@@ -333,73 +352,52 @@ class OfflineGameData:
         return (samples.s * self.n_actions[0] + samples.a) * self.n_actions[1] + samples.b
 
     def halves(self) -> tuple[OfflineGameData, OfflineGameData] | None:
-        """Every other sample of every step, and the rest; None when a step has only one sample."""
-        if self.n_samples.min() < 2:
-            return None
-        within = np.arange(len(self.h)) - self._starts[self.h - 1]
-        return self._subset(within % 2 == 0), self._subset(within % 2 == 1)
+        """Every other episode, and the rest; None when one of the two has no samples of a step."""
+        if self.episode is None:
+            second = (np.arange(len(self.h)) - self._starts[self.h - 1]) % 2 == 1
+        else:
+            second = self.episode % 2 == 1
+        parts = self._subset(~second), self._subset(second)
+        return parts if min(part.n_samples.min() for part in parts) else None
 
     def _subset(self, chosen: np.ndarray) -> OfflineGameData:
         part = copy.copy(self)
-        for name in ("h", "s", "a", "b", "r", "s_next"):
-            setattr(part, name, getattr(self, name)[chosen])
+        for name in ("h", "s", "a", "b", "r", "s_next", "episode"):
+            column = getattr(self, name)
+            setattr(part, name, None if column is None else column[chosen])
         part.n_samples = np.bincount(part.h - 1, minlength=self.horizon)
         part._starts = np.concatenate(([0], np.cumsum(part.n_samples)))
         return part
 
 
-def _as_numbers(
-    column: ArrayLike, name: str, low: int, high: int | None = None, accepted: str = "numbers from 0 on"
-) -> np.ndarray:
-    array = np.asarray(column)
-    if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be a vector of integers that is not empty, got shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        numbers = as_float_array(column, name, ndim=1)
-        if array.dtype.kind == "b" or (numbers != np.floor(numbers)).any():
-            raise TypeError(f"{name} must be a vector of integers, got dtype {array.dtype}")
-        array = numbers
-    return _in_range(array.astype(np.int64), name, low, high, accepted)
+def _as_n_actions(n_actions: Any) -> tuple[int, int]:
+    try:
+        rows, columns = n_actions
+    except (TypeError, ValueError):
+        raise TypeError(f"n_actions must be a pair of integers, got {n_actions!r}") from None
+    return check_integer(rows, "n_actions", minimum=1), check_integer(columns, "n_actions", minimum=1)
 
 
-def _in_range(array: np.ndarray, name: str, low: int, high: int | None, accepted: str) -> np.ndarray:
-    outside = array < low if high is None else (array < low) | (array > high)
-    if outside.any():
-        row = int(outside.argmax())
-        raise ValueError(f"{name} must have {accepted}, got {array[row]} in sample {row}")
-    return array
+def _as_names(names: Any, n_states: int) -> list[Hashable]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"state_names must be a sequence of {n_states} labels, got {names!r}")
+    names = list(names)
+    if len(names) != n_states:
+        raise ValueError(f"state_names must have one label per state, {n_states}, got {len(names)}")
+    return names
 
 
-def _as_states(s: Any, s_next: Any) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-    """Features of distinct states, or None, and the numbers of states and next states."""
-    if np.ndim(s) != 2:
-        states = _as_numbers(s, "s", 0, None, "states from 0 on")
-        return None, states, _as_numbers(s_next, "s_next", ENDED, None, "states from 0 on, or -1")
-    before = as_float_array(s, "s", ndim=2)
-    after = np.asarray(s_next, dtype=np.float64)
-    if after.ndim != 2 or after.shape[1] != before.shape[1]:
-        raise ValueError(f"s_next must be of the shape of s, {before.shape}, got {after.shape}")
-    ended = np.isnan(after).all(axis=1)
-    after = as_float_array(after[~ended], "s_next", ndim=2, allow_empty=True)
-    features, numbers = np.unique(np.concatenate((before, after)), axis=0, return_inverse=True)
-    numbers = numbers.ravel()
-    successors = np.full(len(ended), ENDED, dtype=np.int64)
-    successors[~ended] = numbers[len(before) :]
-    return features, numbers[: len(before)].astype(np.int64), successors
-
-
-def _unit_rewards(r: np.ndarray, rescale: Any, ends_early: bool) -> tuple[np.ndarray, float, float]:
-    if not isinstance(rescale, bool | np.bool_):
-        raise TypeError(f"rescale must be True or False, got {rescale!r}")
-    low, high = float(r.min()), float(r.max())
-    if low >= 0 and high <= 1:
-        return r, 0.0, 1.0
-    if not rescale:
-        raise ValueError(f"r must be in [0, 1] unless rescale=True, got rewards from {low:g} to {high:g}")
-    if ends_early:  # then nothing, which ended episodes receive, must be in the range too
-        low, high = min(low, 0.0), max(high, 0.0)
-    scale = high - low if high > low else 1.0
-    return np.clip((r - low) / scale, 0.0, 1.0), low, scale
+def _numbered(episode: Any) -> np.ndarray:
+    """Numbers of episodes, from 0 on in the order in which they occur."""
+    try:
+        labels = np.asarray(episode.detach().cpu() if hasattr(episode, "detach") else episode)
+    except ValueError as error:
+        raise ValueError("episode must be a vector of numbers or names, got rows of different lengths") from error
+    if labels.ndim != 1:
+        raise ValueError(f"episode must be a vector of numbers or names, got shape {labels.shape}")
+    if bool(pd.isna(labels).any()):
+        raise ValueError(f"episode must have no gaps, got nan or None in sample {int(pd.isna(labels).argmax())}")
+    return pd.factorize(labels)[0].astype(np.int64)
 
 
 def _as_phi(phi: Any, n_states: int, n_actions: tuple[int, int], features: np.ndarray | None) -> Any:
@@ -413,5 +411,11 @@ def _as_phi(phi: Any, n_states: int, n_actions: tuple[int, int], features: np.nd
     return array
 
 
+def _stored_horizon(array: np.ndarray) -> int:
+    if array.size != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"horizon must be an integer, got an array of dtype {array.dtype} and shape {array.shape}")
+    return int(array.item())
+
+
 def _last_step(h: Any) -> int:
-    return int(np.max(as_float_array(h, "h", ndim=1)))
+    return int(as_integers(h, "h", 1).max())

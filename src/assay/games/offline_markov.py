@@ -10,8 +10,10 @@ the steps: regress, find the equilibrium of a small matrix game in every state, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from assay.games.offline_backward import OfflineProblem, Watch, learn_backward
@@ -131,12 +133,7 @@ def rose(
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     problem = OfflineProblem.checked(data, beta, mu_ref, nu_ref, fit, fill, clip, ref_smoothing, callback)
 
-    def solve(h: int, payoffs: Any, mu_refs: Any, nu_refs: Any, watch: Watch | None) -> StageSolution:
-        found = solve_stage(payoffs, mu_refs, nu_refs, float(problem.betas[h]), tol, max_iter)
-        if watch is not None:
-            watch(found.n_iter, float(found.gap.max()))
-        return found
-
+    solve = _Optimistic(problem.betas, tol, max_iter)
     result = learn_backward(problem, solve, "optimistic", estimate_coverage, split_half, tol=tol)
     if not result.opt_gap_per_step.max() <= tol:
         warn_not_converged("rose", int(result.n_iter_per_step.max()), float(result.opt_gap_per_step.max()), tol)
@@ -206,7 +203,7 @@ def sos_md(
     split_half : bool, default=True
         Whether to repeat everything on half of the data and judge it by the other half.
     callback : callable, optional
-        Called with a row of the history as a dict, about nine times per decade of updates.
+        Called with a row of the history as a dict, about six times per decade of updates.
 
     Returns
     -------
@@ -252,15 +249,43 @@ def sos_md(
     generator = as_generator(rng)
     problem = OfflineProblem.checked(data, beta, mu_ref, nu_ref, fit, fill, clip, ref_smoothing, callback)
 
-    def solve(h: int, payoffs: Any, mu_refs: Any, nu_refs: Any, watch: Watch | None) -> StageSolution:
-        weight, most = float(problem.betas[h]), n_iter
-        if most is None:
-            widest = float(half_ranges(payoffs).max())
-            most = min(_MOST_SELF_PLAY, iterations_needed(_SELF_PLAY_TOL, widest, weight, eta))
-        return play_stage(
-            payoffs, mu_refs, nu_refs, weight, most, harmonic=harmonic, eta=eta, sampled=sampled, rng=generator,
-            watch=watch,
-        )  # fmt: skip
-
+    solve = _SelfPlay(problem.betas, n_iter, harmonic, eta, sampled, generator)
     contracts = not harmonic and sampled is None
     return learn_backward(problem, solve, schedule, estimate_coverage, split_half, eta=eta, contracts=contracts)
+
+
+@dataclass(frozen=True)
+class _Optimistic:
+    """Solves the stage games of a step, counted from 0, to a tolerance."""
+
+    betas: np.ndarray
+    tol: float
+    max_iter: int
+
+    def __call__(self, h: int, payoffs: Any, mu_refs: Any, nu_refs: Any, watch: Watch | None) -> StageSolution:
+        found = solve_stage(payoffs, mu_refs, nu_refs, float(self.betas[h]), self.tol, self.max_iter)
+        if watch is not None:
+            watch(found.n_iter, float(found.gap.max()))
+        return found
+
+
+@dataclass(frozen=True)
+class _SelfPlay:
+    """Plays the stage games of a step, counted from 0, for a number of updates."""
+
+    betas: np.ndarray
+    n_iter: int | None
+    harmonic: bool
+    eta: float | None
+    sampled: int | None
+    rng: np.random.Generator
+
+    def __call__(self, h: int, payoffs: Any, mu_refs: Any, nu_refs: Any, watch: Watch | None) -> StageSolution:
+        beta, most = float(self.betas[h]), self.n_iter
+        if most is None:
+            widest = float(half_ranges(payoffs).max())
+            most = min(_MOST_SELF_PLAY, iterations_needed(_SELF_PLAY_TOL, widest, beta, self.eta))
+        return play_stage(
+            payoffs, mu_refs, nu_refs, beta, most, harmonic=self.harmonic, eta=self.eta, sampled=self.sampled,
+            rng=self.rng, watch=watch,
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,11 +58,7 @@ def reference_policy(policy: Any, name: str, data: OfflineGameData, player: int,
     if callable(policy):
         if data.state_features is None:
             raise TypeError(f"{name} must be None, 'uniform' or an array when states are numbers, got a function")
-
-        def at(step: int, states: np.ndarray) -> np.ndarray:
-            found = policy(step + 1, states)
-            return as_references(found, f"{name}(h, s)", (len(states), n_actions), smoothing=smoothing)
-
+        at = _AtFeatures(policy, name, n_actions, smoothing)
         return Reference(np.stack([at(step, data.state_features) for step in range(data.horizon)]), at)
     if policy is None:
         given: Any = _cloned(data, player)
@@ -72,7 +69,31 @@ def reference_policy(policy: Any, name: str, data: OfflineGameData, player: int,
     table = as_references(given, name, shape, smoothing=smoothing)
     if data.state_features is None:
         return Reference(table)
-    return Reference(table, lambda step, states: np.repeat(table[step, :1], len(states), axis=0))
+    return Reference(table, _Everywhere(table[:, 0]))
+
+
+@dataclass(frozen=True)
+class _AtFeatures:
+    """A function of the user's, checked at every call."""
+
+    policy: Callable[[int, np.ndarray], Any]
+    name: str
+    n_actions: int
+    smoothing: float
+
+    def __call__(self, step: int, states: np.ndarray) -> np.ndarray:
+        found = self.policy(step + 1, states)
+        return as_references(found, f"{self.name}(h, s)", (len(states), self.n_actions), smoothing=self.smoothing)
+
+
+@dataclass(frozen=True)
+class _Everywhere:
+    """One distribution per step, whatever the state."""
+
+    policies: Float[np.ndarray, "steps actions"]
+
+    def __call__(self, step: int, states: np.ndarray) -> np.ndarray:
+        return np.repeat(self.policies[step][None], len(states), axis=0)
 
 
 def _cloned(data: OfflineGameData, player: int) -> np.ndarray:

@@ -129,7 +129,7 @@ class OfflineNashResult(Result):
             raise TypeError(f"states must be integers, got dtype {numbers.dtype}")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= n_states):
             raise ValueError(f"states must be from 0 to {n_states - 1}, got {numbers.min()} to {numbers.max()}")
-        return (self.mu, self.nu)[player][h - 1, numbers]
+        return (self.mu, self.nu)[player][h - 1, numbers].copy()
 
     def iterations_needed(self, tol: float) -> int:
         """Updates of self-play after which the relative entropy to every stage equilibrium is ``tol`` of the start's.

@@ -3,6 +3,9 @@ r"""Sets from which a player of a bilinear game chooses: what first-order play n
 Projected gradient play asks three things of a feasible set: the closest point to a vector, a vertex that minimises a
 linear function, and how far from the origin the set reaches. Anything that answers them can be a player's set; here
 are the simplex, the box, the simplex with capped entries, products of these, and a class that takes three functions.
+
+A set may also tell along which directions its points differ (``directions``). What a gradient has across them moves no
+projection, so that steps may be longer where payoffs have much in common.
 """
 
 from __future__ import annotations
@@ -135,6 +138,10 @@ class Simplex:
         vertex[np.argmin(loss)] = 1.0
         return vertex
 
+    def directions(self, vectors: np.ndarray) -> np.ndarray:
+        """The part of each column that sums to 0."""
+        return vectors - vectors.mean(axis=0)
+
 
 class Box:
     """Vectors between two bounds.
@@ -159,8 +166,8 @@ class Box:
     """
 
     def __init__(self, lower: ArrayLike, upper: ArrayLike):
-        self.lower = as_float_array(lower, "lower", ndim=1)
-        self.upper = as_float_array(upper, "upper", ndim=1)
+        self.lower = as_float_array(lower, "lower", ndim=1).copy()
+        self.upper = as_float_array(upper, "upper", ndim=1).copy()
         if self.lower.shape != self.upper.shape:
             raise ValueError(f"upper must have the length of lower, {self.lower.size}, got {self.upper.size}")
         if np.any(self.lower > self.upper):
@@ -169,7 +176,7 @@ class Box:
                 f"lower must be at most upper, got {self.lower[index]:g} > {self.upper[index]:g} at {index}"
             )
         self.size = int(self.lower.size)
-        self.radius = float(np.linalg.norm(np.maximum(np.abs(self.lower), np.abs(self.upper))))
+        self.radius = _norm(np.maximum(np.abs(self.lower), np.abs(self.upper)))
 
     def __repr__(self) -> str:
         return f"Box(size={self.size})"
@@ -181,6 +188,10 @@ class Box:
     def minimise(self, loss: np.ndarray) -> np.ndarray:
         """The upper bound where the loss is negative, the lower one elsewhere."""
         return np.where(loss < 0, self.upper, self.lower)
+
+    def directions(self, vectors: np.ndarray) -> np.ndarray:
+        """The entries that are not fixed."""
+        return ((self.lower < self.upper) * vectors.T).T
 
 
 class CappedSimplex:
@@ -216,8 +227,7 @@ class CappedSimplex:
         self.total = check_real(total, "total", above=0.0)
         if self.size * self.cap < self.total * (1 - 1e-12):
             raise ValueError(f"cap must be at least total / size = {self.total / self.size:g}, got {self.cap:g}")
-        vertex = self.minimise(np.zeros(self.size))
-        self.radius = float(np.linalg.norm(vertex))
+        self.radius = _norm(self.minimise(np.zeros(self.size)))
 
     def __repr__(self) -> str:
         return f"CappedSimplex(size={self.size}, cap={self.cap:g}, total={self.total:g})"
@@ -240,6 +250,10 @@ class CappedSimplex:
         before = self.cap * np.arange(self.size)
         vertex[np.argsort(loss, kind="stable")] = np.clip(self.total - before, 0.0, self.cap)
         return vertex
+
+    def directions(self, vectors: np.ndarray) -> np.ndarray:
+        """The part of each column that sums to 0."""
+        return vectors - vectors.mean(axis=0)
 
 
 class Product:
@@ -283,6 +297,11 @@ class Product:
         """Set by set."""
         return np.concatenate([s.minimise(c) for s, c in zip(self.parts, np.split(loss, self._ends), strict=True)])
 
+    def directions(self, vectors: np.ndarray) -> np.ndarray:
+        """Set by set."""
+        pieces = zip(self.parts, np.split(vectors, self._ends), strict=True)
+        return np.concatenate([directions_of(part)(piece) for part, piece in pieces])
+
 
 def as_feasible_set(candidate: Any, name: str, size: int | None = None) -> Any:
     """Check that an object is a feasible set (of this dimension), by asking it for a point."""
@@ -300,7 +319,17 @@ def as_feasible_set(candidate: Any, name: str, size: int | None = None) -> Any:
         point = as_float_array(getattr(candidate, method)(np.zeros(own)), f"{name}.{method}(0)", ndim=1)
         if point.size != own:
             raise ValueError(f"{name}.{method} must return a vector of length {own}, got {point.size}")
+        if np.linalg.norm(point) > candidate.radius * (1 + 1e-9) + 1e-12:
+            raise ValueError(
+                f"{name}.radius must be the largest norm in the set, got {candidate.radius:g} although "
+                f"{name}.{method}(0) has the norm {np.linalg.norm(point):g}"
+            )
     return candidate
+
+
+def directions_of(feasible: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Projection of a vector, or of the columns of a matrix, on the directions in which points of the set differ."""
+    return getattr(feasible, "directions", None) or (lambda vectors: vectors)
 
 
 def first_point(feasible: Any) -> Float[np.ndarray, " entries"]:
@@ -313,3 +342,9 @@ def is_member(feasible: Any, point: np.ndarray, atol: float) -> bool:
     if not np.all(np.isfinite(point)):
         return False
     return bool(np.abs(feasible.project(point) - point).max() <= atol * max(1.0, feasible.radius))
+
+
+def _norm(vector: np.ndarray) -> float:
+    """Euclidean norm of a vector whose squares may overflow."""
+    largest = float(np.abs(vector).max())
+    return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0

@@ -204,8 +204,8 @@ def relaxation_size(
     if solver == "clarabel":
         n_bytes = _CLARABEL_BYTES * sum(length**2 for length in lengths) + 16 * n_equations * n_moments
     elif solver == "cvxopt":
-        # its copy of all scaled columns, the normal equations with their factor, and those of the equations
-        n_bytes = 8 * n_moments * (2 * sum(side**2 for side in sides) + 3 * n_moments + 4 * n_equations)
+        # the scaled columns, their factor, what is copied between them, and those of the equations
+        n_bytes = 8 * n_moments * (4 * sum(side**2 for side in sides) + 3 * n_moments + 4 * n_equations)
     else:
         n_bytes = 24 * (n_moments * (sum(lengths) // max(1, len(lengths)) + n_equations) + sum(lengths))
     return RelaxationSize(max(sides), n_moments, len(sides), n_equations, solver, n_bytes)

@@ -26,7 +26,7 @@ from assay.games.moment_basis import MatrixMap, triangle
 __all__ = ["ScaledBlock", "ScaledSystem"]
 
 # Numbers held at a time while products are made.
-_CHUNK = 2_000_000
+_CHUNK = 500_000
 
 # Columns that the factorisation takes at once.
 _PANEL = 64
@@ -46,7 +46,8 @@ class ScaledBlock:
     >>> from assay.games.moment_basis import MonomialBasis
     >>> from assay.games.sos_scaling import ScaledBlock
     >>> block = ScaledBlock(MonomialBasis([1], 2).localizing({(0,): 1.0}, 1))
-    >>> scaled = block.columns(np.eye(2))
+    >>> scaled = np.zeros((3, 3))
+    >>> block.fill(np.eye(2), scaled)
     >>> (scaled @ scaled.T).round(6).tolist()
     [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]
     """
@@ -68,17 +69,15 @@ class ScaledBlock:
         shape = (len(self.moments) * self.side, self.side)
         self._stacked = sp.csr_array((value, (stacked, across)), shape=shape)
 
-    def columns(self, scaling: Float[np.ndarray, "side side"]) -> Float[np.ndarray, "used pairs"]:
-        """The scaled triangle of ``r' A_i r`` for each moment that the block has."""
-        answer = np.empty((len(self.moments), len(self._upper)))
+    def fill(self, scaling: Float[np.ndarray, "side side"], rows: Float[np.ndarray, "moments pairs"]) -> None:
+        """Write the scaled triangle of ``r' A_i r`` into row ``i``, for each moment that the block has."""
         transposed = np.ascontiguousarray(scaling.T)
         step = max(1, _CHUNK // self.side**2)
         for start in range(0, len(self.moments), step):
             end = min(start + step, len(self.moments))
             right = (self._stacked[start * self.side : end * self.side] @ scaling).reshape(-1, self.side, self.side)
             both = np.matmul(transposed, right).reshape(end - start, -1)
-            np.multiply(both[:, self._upper], self._weight, out=answer[start:end])
-        return answer
+            rows[self.moments[start:end]] = both[:, self._upper] * self._weight
 
     def packed(self, matrix: Float[np.ndarray, "side side"]) -> Float[np.ndarray, " pairs"]:
         """The scaled triangle of a symmetric matrix."""
@@ -124,8 +123,7 @@ class ScaledSystem:
         # Moments in rows, so that LAPACK, which goes by columns, takes the transpose without a copy.
         columns = np.zeros((self._n_moments, self._ends[-1]))
         for block, inverse, end in zip(self._blocks, inverses, self._ends, strict=True):
-            scaled = block.columns(inverse)
-            columns[block.moments, end - scaled.shape[1] : end] = scaled
+            block.fill(inverse, columns[:, end - block.side * (block.side + 1) // 2 : end])
         reflectors, tau, _, _ = scipy.linalg.lapack.dgeqrf(
             (self._free.T @ columns).T, lwork=_PANEL * self._n_moments, overwrite_a=1
         )

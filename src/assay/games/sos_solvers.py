@@ -28,7 +28,7 @@ from assay.games.sos_scaling import ScaledSystem
 __all__ = ["ConicAnswer", "solve_conic"]
 
 _TIGHT = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "max_iter": 100}
-_CVXOPT = {"show_progress": False, "abstol": 1e-10, "reltol": 1e-10, "feastol": 1e-10, "maxiters": 50, "refinement": 1}
+_CVXOPT = {"show_progress": False, "abstol": 1e-10, "reltol": 1e-10, "feastol": 1e-10, "maxiters": 35, "refinement": 1}
 _SCS = {"eps_abs": 1e-7, "eps_rel": 1e-7, "max_iters": 100_000}
 
 # Up to this side matrices are too small for several threads, which then wait for each other most of the time.

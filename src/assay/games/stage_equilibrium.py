@@ -18,7 +18,13 @@ from numpy.typing import ArrayLike
 from scipy.special import xlog1py, xlogy
 
 from assay.games.markov_policies import as_references
-from assay.games.stage_kernels import LARGEST_STEP, optimistic_equilibria, sampled_self_play, self_play, worst_gap
+from assay.games.stage_kernels import (
+    LARGEST_STEP,
+    closed_form_gaps,
+    optimistic_equilibria,
+    sampled_self_play,
+    self_play,
+)
 from assay.validation import as_float_array, check_integer, check_real, warn_not_converged
 
 __all__ = ["iterations_needed", "stage_equilibrium", "stage_gap"]
@@ -28,6 +34,8 @@ RowPolicies = Float[np.ndarray, "states rows"]
 ColumnPolicies = Float[np.ndarray, "states columns"]
 PerState = Float[np.ndarray, " states"]
 
+# Beyond, the difference of two payoffs may overflow.
+LARGEST_PAYOFF = 1e300
 # What rounding may leave of a sum of probabilities.
 _MASS_ROUNDING = 1e-9
 # Random numbers that are held at a time.
@@ -111,7 +119,7 @@ def stage_equilibrium(
     >>> mu.round(4), nu.round(4), round(V, 6)
     (array([0.5427, 0.4573]), array([0.4155, 0.5845]), -0.034582)
     """
-    payoffs = as_float_array(Q, "Q", ndim=(2, 3))
+    payoffs = _as_payoffs(Q)
     single = payoffs.ndim == 2
     payoffs = payoffs[None] if single else payoffs
     n_states, n_rows, n_columns = payoffs.shape
@@ -166,7 +174,7 @@ def stage_gap(
     >>> round(stage_gap([[1, -1], [-1, 1]], [1, 0], [0.5, 0.5], None, None, beta=0.1), 6)
     1.0
     """
-    payoffs = as_float_array(Q, "Q", ndim=(2, 3))
+    payoffs = _as_payoffs(Q)
     single = payoffs.ndim == 2
     payoffs = payoffs[None] if single else payoffs
     n_states, n_rows, n_columns = payoffs.shape
@@ -201,7 +209,7 @@ def iterations_needed(tol: float, half_range: float, beta: float, eta: float | N
     Returns
     -------
     int
-        About ``(half_range / beta)**2 * log(1 / tol)``.
+        About ``(half_range / beta)**2 * log(1 / tol)``, at least 1 and at most 2**62.
 
     Raises
     ------
@@ -217,9 +225,9 @@ def iterations_needed(tol: float, half_range: float, beta: float, eta: float | N
     tol = check_real(tol, "tol", above=0.0, below=1.0)
     half_range = check_real(half_range, "half_range", minimum=0.0)
     beta = check_real(beta, "beta", above=0.0)
-    step = constant_steps(np.array([half_range]), beta)[0] if eta is None else check_real(eta, "eta", above=0.0)
+    step = float(constant_steps(np.array([half_range]), beta)[0]) if eta is None else check_real(eta, "eta", above=0.0)
     rate = math.log1p(step * beta)
-    return math.ceil(min(math.log(1 / tol) / rate, 2.0**62)) if rate > 0 else 2**62
+    return max(1, math.ceil(min(-math.log(tol) / rate, 2.0**62))) if rate > 0 else 2**62
 
 
 def solve_stage(
@@ -247,12 +255,12 @@ def play_stage(
     rng: np.random.Generator | None = None,
     watch: Callable[[int, float], object] | None = None,
 ) -> StageSolution:
-    """Mirror descent in self-play on checked arguments; the worst gap is looked at about nine times per decade."""
+    """Mirror descent in self-play on checked arguments; the worst gap is looked at about six times per decade."""
     payoffs, mu_refs, nu_refs = _writable(payoffs), _writable(mu_refs), _writable(nu_refs)
     steps = constant_steps(half_ranges(payoffs), beta) if eta is None else np.full(len(payoffs), eta)
     mu, nu = mu_refs.copy(), nu_refs.copy()
     rows, columns = np.zeros_like(mu), np.zeros_like(nu)
-    iterations, worst, done = [], [], 0
+    gaps, iterations, worst, done = np.empty(len(payoffs)), [], [], 0
     for stop in _checkpoints(n_iter):
         if sampled is None:
             self_play(payoffs, mu_refs, nu_refs, beta, steps, harmonic, done, stop - done, rows, columns, mu, nu)
@@ -265,10 +273,10 @@ def play_stage(
                 )
         done = stop
         iterations.append(done)
-        worst.append(worst_gap(payoffs, mu_refs, nu_refs, beta, rows, columns, mu, nu))
+        closed_form_gaps(payoffs, mu_refs, nu_refs, beta, rows, columns, mu, nu, gaps)
+        worst.append(float(gaps.max()))
         if watch is not None:
             watch(done, worst[-1])
-    gaps = stage_gaps(payoffs, mu, nu, mu_refs, nu_refs, beta)
     return StageSolution(mu, nu, gaps, done, np.array(iterations, dtype=np.int64), np.array(worst))
 
 
@@ -363,10 +371,17 @@ def relative_entropy(
     return np.where(reference > 0, terms, np.where(policy > 0, np.inf, 0.0)).sum(axis=1)
 
 
+def _as_payoffs(Q: ArrayLike) -> np.ndarray:
+    payoffs = as_float_array(Q, "Q", ndim=(2, 3))
+    if abs(payoffs).max() > LARGEST_PAYOFF:
+        raise ValueError(f"Q must have entries of size at most {LARGEST_PAYOFF:g}, got {abs(payoffs).max():g}")
+    return payoffs
+
+
 def _checkpoints(n_iter: int) -> list[int]:
     stops, stop = [], 0
     while stop < n_iter:
-        stop = min(n_iter, max(stop + 1, int(1.3 * stop)))
+        stop = min(n_iter, max(stop + 1, int(1.5 * stop)))
         stops.append(stop)
     return stops
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit
 
-__all__ = ["LARGEST_STEP", "optimistic_equilibria", "sampled_self_play", "self_play", "worst_gap"]
+__all__ = ["LARGEST_STEP", "closed_form_gaps", "optimistic_equilibria", "sampled_self_play", "self_play"]
 
 # Where all payoffs of a state are equal, no step is too long.
 LARGEST_STEP = 1e3
@@ -98,14 +98,13 @@ def _gap(payoff, mu_ref, nu_ref, beta, row, column, mu, nu, row_gain, column_los
 
 
 @njit(cache=True)
-def worst_gap(payoffs, mu_refs, nu_refs, beta, rows, columns, mus, nus):
-    """Largest gap over states of normalised policies with the given log-ratios."""
+def closed_form_gaps(payoffs, mu_refs, nu_refs, beta, rows, columns, mus, nus, gaps):
+    """Fill in the gap of every state, of normalised policies with the given log-ratios."""
     row_gain, column_loss = np.empty(payoffs.shape[1]), np.empty(payoffs.shape[2])
-    worst = 0.0
     for s in range(payoffs.shape[0]):
-        gap = _gap(payoffs[s], mu_refs[s], nu_refs[s], beta, rows[s], columns[s], mus[s], nus[s], row_gain, column_loss)
-        worst = max(worst, gap)
-    return worst
+        gaps[s] = _gap(
+            payoffs[s], mu_refs[s], nu_refs[s], beta, rows[s], columns[s], mus[s], nus[s], row_gain, column_loss
+        )
 
 
 @njit(cache=True)

@@ -121,6 +121,12 @@ class Treeplex:
             worst = max(worst, float(np.abs(np.add.reduceat(plan, self.start) - plan[self.parent]).max()))
         return worst
 
+    def directions(self, vectors: np.ndarray) -> Float[np.ndarray, "sequences *columns"]:
+        """Projection of a vector, or of the columns of a matrix, on the directions in which plans differ: O(n)."""
+        columns = np.array(vectors.reshape(self.size, -1), dtype=np.float64)
+        project_on_differences(*self.arrays, columns)
+        return columns.reshape(vectors.shape)
+
     def best_response(self, loss: np.ndarray) -> Float[np.ndarray, " sequences"]:
         """Plan of pure local strategies at which ``loss @ plan`` is least."""
         carried, local = np.array(loss, dtype=np.float64), np.empty(self.size)
@@ -230,3 +236,33 @@ def write_psi_gradient(parent, start, length, local, gradient):
         for s in range(start[j], start[j] + length[j]):
             square += local[s] * local[s]
         gradient[parent[j]] -= 0.5 * square
+
+
+@njit(cache=True)
+def project_on_differences(parent, start, length, columns):
+    """Replace each column by the closest one whose entries add up to that before, with 0 for the empty sequence.
+
+    What the sequences below an information set cost is a parabola in the entry of the sequence before: ``weight`` is
+    its curvature at each sequence, its own 1 included, and ``share`` at each information set.
+    """
+    weight, share = np.ones(columns.shape[0]), np.empty(parent.size)
+    for j in range(parent.size - 1, -1, -1):
+        total = 0.0
+        for s in range(start[j], start[j] + length[j]):
+            total += 1.0 / weight[s]
+        share[j] = 1.0 / total
+        weight[parent[j]] += share[j]
+    least = np.empty(parent.size)
+    for column in range(columns.shape[1]):
+        entries = columns[:, column]
+        for j in range(parent.size - 1, -1, -1):
+            least[j] = 0.0
+            for s in range(start[j], start[j] + length[j]):
+                entries[s] /= weight[s]
+                least[j] += entries[s]
+            entries[parent[j]] += share[j] * least[j]
+        entries[0] = 0.0
+        for j in range(parent.size):
+            missing = share[j] * (entries[parent[j]] - least[j])
+            for s in range(start[j], start[j] + length[j]):
+                entries[s] += missing / weight[s]

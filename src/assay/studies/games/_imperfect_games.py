@@ -156,13 +156,17 @@ def recalling_tree(rng: np.random.Generator) -> ImperfectRecallGame:
 
 
 def forgetful_kuhn() -> tuple[ImperfectRecallGame, tuple[np.ndarray, ...]]:
-    """Kuhn poker of OpenSpiel, in which the first player forgets the card before the second move; and uniform play."""
+    """Kuhn poker in which the first player forgets the card before the second move, and a loose opponent.
+
+    The opponent always bets after a pass and calls nine bets of ten, so that it pays to remember the card.
+    """
 
     def forget(label: str) -> str:
         return "pb" if label.endswith("pb") else label
 
     game = ImperfectRecallGame.from_openspiel("kuhn_poker", merge=forget)
-    return game, tuple(np.full(len(simplex), 1 / len(simplex)) for simplex in game.simplices)
+    loose = [[0.1, 0.9] if infoset.label.endswith("b") else [0.0, 1.0] for infoset in game.infosets]
+    return game, tuple(np.array(row) for row in loose)
 
 
 def concave_game(rng: np.random.Generator) -> NamedGame:

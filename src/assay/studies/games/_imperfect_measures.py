@@ -160,10 +160,10 @@ def measure_classes(measurement: Measurement, n_games: int, seed: int) -> None:
     from assay.studies.games._imperfect_rivals import enumerate_pure, is_there
 
     if is_there("pyspiel"):
-        game, uniform = forgetful_kuhn()
-        result = optimum(game, player=0, others=uniform)
+        game, loose = forgetful_kuhn()
+        result = optimum(game, player=0, others=loose)
         measurement.add("gap", result.gap, case="Kuhn poker")
-        measurement.add("optimum_error", abs(result.value - enumerate_pure(game, 0, uniform)), case="Kuhn poker")
+        measurement.add("optimum_error", abs(result.value - enumerate_pure(game, 0, loose)), case="Kuhn poker")
         measurement.certify(result.certificates, case="Kuhn poker")
 
 

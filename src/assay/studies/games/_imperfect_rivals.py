@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,7 @@ def as_efg(tree: GameTree, n_players: int | None = None) -> str:
             payoffs = [*tree.payoffs[node].tolist(), *[0.0] * (n_players - len(tree.players))]
             lines.append(f't "" {node + 1} "" {{ {", ".join(f"{value:.12g}" for value in payoffs)} }}')
         elif tree.player[node] == CHANCE:
-            moves = " ".join(f'"{tree.action[child]}" {tree.chance[child]:.17g}' for child in children[node])
+            moves = " ".join(f'"{tree.action[child]}" {_fraction(tree.chance[child])}' for child in children[node])
             lines.append(f'c "" {node + 1} "" {{ {moves} }} 0')
         else:
             infoset = tree.infosets[tree.infoset[node]]
@@ -172,6 +173,11 @@ def as_efg(tree: GameTree, n_players: int | None = None) -> str:
             name, index = f"{infoset.player}.{number[int(tree.infoset[node])]}", number[int(tree.infoset[node])]
             lines.append(f'p "" {infoset.player + 1} {index} "{name}" {{ {moves} }} 0')
     return "\n".join(lines) + "\n"
+
+
+def _fraction(probability: float) -> str:
+    """A probability as a ratio of integers; Gambit wants sums of exactly one."""
+    return str(Fraction(float(probability)).limit_denominator(10**6))
 
 
 def is_there(module: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import tracemalloc
 from collections.abc import Callable
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from assay.games.offline_data import OfflineGameData
 from assay.games.offline_markov import rose, sos_md
-from assay.games.stage_equilibrium import play_stage, solve_stage
+from assay.games.stage_equilibrium import iterations_needed, play_stage, solve_stage
 from assay.lab import Measurement, interleave
 from assay.studies.games._offline_measures import slope
 
@@ -68,32 +70,36 @@ def _first(gap_after: Callable[[int], float]) -> int:
     return high
 
 
-def measure_speed(measurement: Measurement, updates: int, repeats: int) -> None:
+def measure_speed(measurement: Measurement, repeats: int) -> None:
     """All states at once against a loop over them in Python, and how the time grows."""
-    rng = np.random.default_rng(0)
-    payoffs, uniform = rng.uniform(0, 4, (200, 10, 10)), np.full((200, 10), 0.1)
+    beta, half_range = 0.5, 2.0
+    updates = iterations_needed(1e-3, half_range, beta)  # what self-play does by default with such payoffs
+    payoffs = np.random.default_rng(0).uniform(0, 2 * half_range, (200, 10, 10))
+    uniform = np.full((200, 10), 0.1)
     timings = interleave(
         {
-            "compiled": lambda: play_stage(payoffs, uniform, uniform, 0.5, updates),
-            "loop": lambda: loop_over_states(payoffs, uniform, 0.5, updates),
+            "compiled": lambda: play_stage(payoffs, uniform, uniform, beta, updates),
+            "loop": lambda: loop_over_states(payoffs, uniform, beta, updates),
         },
-        repeats=repeats - 2,  # the loop takes long enough to be timed at once
+        repeats=repeats,
         clock="cpu",
     )
     measurement.add("loop_over_compiled", timings.ratio("loop", "compiled").median)
     apart = abs(timings.answers["compiled"].mu - timings.answers["loop"]).max()
     measurement.add("loop_difference", apart)
-    by_states = {n: _seconds(n, 100, repeats) for n in (500, 1000, 2000)}
-    by_updates = {n: _seconds(200, n, repeats) for n in (200, 400, 800, 1600)}
-    measurement.add("seconds_slope_in_states", slope(by_states))
-    measurement.add("seconds_slope_in_updates", slope(by_updates))
+    measurement.add("seconds_slope_in_states", _slope_of_time({n: (n, 100) for n in (250, 500, 1000, 2000)}, repeats))
+    measurement.add("seconds_slope_in_updates", _slope_of_time({n: (500, n) for n in (100, 200, 400, 800)}, repeats))
 
 
-def _seconds(n_states: int, updates: int, repeats: int) -> float:
-    payoffs = np.random.default_rng(1).uniform(0, 4, (n_states, 10, 10))
-    uniform = np.full((n_states, 10), 0.1)
-    run = {"": lambda: play_stage(payoffs, uniform, uniform, 0.5, updates)}
-    return float(interleave(run, repeats=repeats, clock="cpu").seconds[""].min())
+def _slope_of_time(sizes: dict[int, tuple[int, int]], repeats: int) -> float:
+    """Exponent of the median times of several numbers of states and updates, run in turns."""
+    runs = {}
+    for name, (n_states, updates) in sizes.items():
+        payoffs = np.random.default_rng(1).uniform(0, 4, (n_states, 10, 10))
+        uniform = np.full((n_states, 10), 0.1)
+        runs[str(name)] = functools.partial(play_stage, payoffs, uniform, uniform, 0.5, updates)
+    timings = interleave(runs, repeats=repeats, clock="cpu")
+    return slope({name: timings.median(str(name)) for name in sizes})
 
 
 def loop_over_states(payoffs: np.ndarray, reference: np.ndarray, beta: float, updates: int) -> np.ndarray:
@@ -102,15 +108,20 @@ def loop_over_states(payoffs: np.ndarray, reference: np.ndarray, beta: float, up
     for payoff, ref in zip(payoffs, reference, strict=True):
         half_range = (payoff.max() - payoff.min()) / 2
         eta = beta / half_range**2
-        log_ref = np.log(ref)
-        log_mu, log_nu = log_ref.copy(), log_ref.copy()
+        shrink = 1 / (1 + eta * beta)
+        step, pull = eta * shrink, (1 - shrink) * np.log(ref)
+        log_mu, log_nu = np.log(ref), np.log(ref)
+        mu, nu, turned = ref, ref, payoff.T
         for _ in range(updates):
-            gain, loss = payoff @ np.exp(log_nu), payoff.T @ np.exp(log_mu)
-            log_mu = (log_mu + eta * beta * log_ref + eta * gain) / (1 + eta * beta)
-            log_nu = (log_nu + eta * beta * log_ref - eta * loss) / (1 + eta * beta)
-            log_mu -= np.log(np.exp(log_mu).sum())  # payoffs are of moderate size
-            log_nu -= np.log(np.exp(log_nu).sum())
-        policies.append(np.exp(log_mu))
+            gain, loss = payoff @ nu, turned @ mu
+            log_mu = shrink * log_mu + pull + step * gain
+            log_nu = shrink * log_nu + pull - step * loss
+            mu, nu = np.exp(log_mu), np.exp(log_nu)  # payoffs are of moderate size
+            mass_mu, mass_nu = mu.sum(), nu.sum()
+            mu, nu = mu / mass_mu, nu / mass_nu
+            log_mu -= math.log(mass_mu)
+            log_nu -= math.log(mass_nu)
+        policies.append(mu)
     return np.array(policies)
 
 
