@@ -608,7 +608,7 @@ class TestBadInput:
             def predict(self, X):
                 return np.full(len(X), 1e305)
 
-        with pytest.raises(ValueError, match="one number of size at most 1e.300 per row of features, got 1 for 45"):
+        with pytest.raises(ValueError, match=r"one number of size at most 1e.300 per row of features, got 1 for 45"):
             rose(data, 1.0, fit=Few())
         with pytest.raises(TypeError, match="real numbers"):
             rose(data, 1.0, fit=Complex())
@@ -659,7 +659,7 @@ class TestUse:
             log = OfflineGameData(**columns, horizon=H, phi=scale * phi)
             found = rose(log, 0.5, fit="linear", split_half=False)
             assert found.V[-2] == pytest.approx(data.step(H - 1).r.mean(), rel=1e-6)
-        with pytest.raises(ValueError, match="phi must have entries of size at most 1e.145, got 1e.160"):
+        with pytest.raises(ValueError, match=r"phi must have entries of size at most 1e.145, got 1e.160"):
             rose(OfflineGameData(**columns, horizon=H, phi=1e150 * phi), 0.5, fit="linear")
 
     def test_policies_of_features_can_be_sent_to_processes(self, data):
@@ -692,13 +692,13 @@ class TestUse:
 
     def test_nothing_of_the_users_is_touched(self, data):
         before = {name: getattr(data, name).copy() for name in ("h", "s", "a", "b", "r", "s_next")}
-        reference, state = np.full((H, S, A), 1 / A), np.random.get_state()[1].copy()  # noqa: NPY002
+        reference, state = np.full((H, S, A), 1 / A), np.random.get_state()[1].copy()
         found = rose(data, 0.5, reference, ref_smoothing=0.1)
         sos_md(data, 0.5, n_iter=5, sampled=2)
         for name, column in before.items():
             np.testing.assert_array_equal(getattr(data, name), column)
         np.testing.assert_array_equal(reference, 1 / A)
-        np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+        np.testing.assert_array_equal(np.random.get_state()[1], state)
         found.mu_policy(1, 0)[:] = 7.0
         assert found.mu[0, 0].sum() == pytest.approx(1)
 

@@ -296,8 +296,8 @@ def test_models_keep_copies():
     for model in (dense, sparse):
         np.testing.assert_allclose(model.backup(0, np.ones(S)), 1.5)
     # explicit zeros and repeated entries are the user's, and stay as they are
-    given = sp.csr_array((np.array([0.5, 0.0, 0.5]), np.array([0, 1, 0]), np.array([0, 3])), shape=(1, 2))
-    twice = sp.csr_array(sp.vstack([given, given]))
+    columns, ends = np.array([0, 1, 0, 0, 1, 0]), np.array([0, 3, 6])
+    twice = sp.csr_array((np.array([0.5, 0.0, 0.5] * 2), columns, ends), shape=(2, 2))
     model = MarkovGameModel(twice, np.zeros((2, 1, 1)), horizon=2)
     model.sample_dataset(5, rng=0)
     assert twice.nnz == 6
@@ -306,8 +306,8 @@ def test_models_keep_copies():
 
 def test_single_precision_is_made_exact():
     P = np.random.default_rng(0).dirichlet(np.ones(S), size=(S, A, B)).astype(np.float32)
-    for given in (P, sp.csr_array(P.reshape(-1, S))):
-        model = MarkovGameModel(given, np.zeros((S, A, B)), horizon=2)
+    for matrix in (P, sp.csr_array(P.reshape(-1, S))):
+        model = MarkovGameModel(matrix, np.zeros((S, A, B)), horizon=2)
         np.testing.assert_allclose(model.backup(0, np.ones(S)), 1, atol=1e-15)
 
 
@@ -526,7 +526,7 @@ class TestOpenSpiel:
             openspiel_markov_game("oshi_zumo(coins=4)", max_states=500)
         with pytest.raises(ValueError, match="game must be one that OpenSpiel can load, got 'no_such_game'"):
             openspiel_markov_game("no_such_game")
-        with pytest.raises(TypeError, match="game must be a name or a pyspiel.Game, got int"):
+        with pytest.raises(TypeError, match=r"game must be a name or a pyspiel.Game, got int"):
             openspiel_markov_game(3)
 
     @pytest.mark.parametrize("name", ["oshi_zumo(coins=3,horizon=3)", "nim(pile_sizes=3;4)"])

@@ -6,11 +6,11 @@ ones are forgotten where that is asked for, and the update itself may run beside
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.bilevel.fisher_kfac import KroneckerFisher
@@ -119,8 +119,22 @@ class RunningFisher:
                 taken = [replace(record, inputs=record.inputs.clone()) for record in scores.layers]
         self._submit(taken, weights)
 
-    def observe(self, rows: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None) -> None:
-        """Take in rows that nobody else holds."""
+    def observe(self, scores: Any, weights: Any, where: str) -> None:
+        """Take in scores from outside; ``where`` is said in messages."""
+        if self.fisher == "kfac":
+            raise TypeError("fisher='kfac' must see inputs and output gradients of layers: use inner_step")
+        inner = self.problem.inner
+        rows = inner.numbers(scores, "scores", where)
+        rows = rows[None] if rows.ndim == 1 else rows
+        if rows.ndim != 2 or not len(rows) or rows.shape[1] != inner.dim:
+            raise ValueError(f"scores must have shape (n, {inner.dim}) with n at least 1, got {tuple(rows.shape)}")
+        if weights is not None:
+            weights = inner.numbers(weights, "weights", where)
+            if weights.shape != (len(rows),) or not bool((weights >= 0).all()):
+                raise ValueError(f"weights must be finite, at least 0, and of shape ({len(rows)},)")
+        flat = rows.reshape(-1)
+        if not float(flat @ flat) < math.inf:
+            raise ValueError(f"scores must have squares that are finite in {rows.dtype}, got larger ones {where}")
         if self._forget:
             self.forget()
         self._submit(rows, weights)
@@ -149,14 +163,14 @@ class RunningFisher:
         """Everything that was learned."""
         return {"fisher": self.fisher, "state": self.ready().state_dict(), "forget": self._forget}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+    def load_state_dict(self, state: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+        """Go on from what :meth:`state_dict` returned; ``others`` are names that must be there too."""
         found = state.get("fisher") if isinstance(state, Mapping) else type(state).__name__
         if found != self.fisher:
             raise ValueError(f"state must be of fisher={self.fisher!r}, got {found!r}")
-        missing = [name for name in ("state", "forget") if name not in state]
+        missing = [name for name in ("state", "forget", *others) if name not in state]
         if missing:
-            raise ValueError(f"state must have {', '.join(missing)}, got {list(state)}")
+            raise ValueError(f"state must have {', '.join(missing)}, got {', '.join(state)}")
         self.ready().load_state_dict(state["state"])
         self._forget = bool(state["forget"])
         self.n_updates += 1

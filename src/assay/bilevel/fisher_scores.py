@@ -75,8 +75,8 @@ class Scores:
         flat = [part.detach().reshape(-1) for part in parts]
         return torch.stack([part @ part for part in flat]).sum()
 
-    def checked(self, step: int, penalty: Tensor | None = None) -> float:
-        """The weighted mean loss plus a penalty, if the scores can be used.
+    def checked(self, where: str, penalty: Tensor | None = None) -> float:
+        """The weighted mean loss plus a penalty, if the scores can be used; ``where`` is said in messages.
 
         Raises
         ------
@@ -90,11 +90,11 @@ class Scores:
         known = torch.stack([x.to(self.gradient.dtype) for x in (loss, size, self.squares(), least)])
         value, size, squares, lowest = known.tolist()
         if not size < math.inf:
-            raise ValueError(f"scores must be finite, got a nan or an infinity in inner step {step}")
+            raise ValueError(f"scores must be finite, got a nan or an infinity {where}")
         if not squares < math.inf:
             raise ValueError(
-                f"scores must have squares that are finite in {self.gradient.dtype}, got larger ones in inner step "
-                f"{step}; scale the inner loss"
+                f"scores must have squares that are finite in {self.gradient.dtype}, got larger ones {where}; scale "
+                "the inner loss"
             )
         if lowest < 0:
             raise ValueError(f"sample_weight must be at least 0, got {lowest:g}")

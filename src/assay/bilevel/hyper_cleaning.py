@@ -169,7 +169,9 @@ class HyperCleaningClassifier(ClassifierMixin, BaseEstimator):
             ``X_val`` and ``y_val`` is given, or ``y_val`` has labels that ``y`` has not.
         """
         alpha = check_real(self.alpha, "alpha", minimum=0)
-        rate = None if self.learning_rate is None else check_real(self.learning_rate, "learning_rate", above=0)
+        rate = self.learning_rate
+        if rate is not None:
+            rate = check_real(rate, "learning_rate", above=0)
         outer_rate = check_real(self.outer_learning_rate, "outer_learning_rate", above=0)
         max_iter = check_integer(self.max_iter, "max_iter", minimum=1)
         inner_steps = check_integer(self.inner_steps, "inner_steps", minimum=1)

@@ -75,7 +75,7 @@ def certify_solution(
     problem: BilevelProblem,
     theta: Sequence[Tensor],
     v: Sequence[Tensor],
-    w: Float[Tensor, " dim"],
+    w: Float[Tensor, " dim"] | None,
     hypergradient: Sequence[Tensor],
     batch: Any,
     outer_batch: Any,
@@ -99,8 +99,8 @@ def certify_solution(
         Both losses.
     theta, v : sequence of Tensor
         Where.
-    w : Tensor of shape (d,)
-        The solution.
+    w : Tensor of shape (d,), or None
+        The solution; None where the hypergradient was found without one, so that only a comparison can be made.
     hypergradient : sequence of Tensor
         What was made of it.
     batch, outer_batch : object
@@ -128,15 +128,16 @@ def certify_solution(
     if max_iter is not None:
         max_iter = check_integer(max_iter, "max_iter", minimum=1)
 
-    if stationarity is not None and not (residual or bound or reference):
-        curvature = float(problem.ridge(v).min())
+    measurable = (residual or bound or reference is not None) if w is not None else reference is not None
+    if not measurable and (stationarity is not None or w is None):
+        curvature, stationarity = float(problem.ridge(v).min()), math.nan if stationarity is None else stationarity
         certificates = _own_certificates(problem, solve_residual, stationarity, score_size, tol)
         return _report(certificates, solve_residual, stationarity, curvature)
 
     def measure(dtype: torch.dtype) -> HypergradientReport:
         with full_precision(problem.inner.device):
             return _measure(
-                problem, _as(theta, dtype), _as(v, dtype), w.to(dtype), _as(hypergradient, dtype),
+                problem, _as(theta, dtype), _as(v, dtype), w if w is None else w.to(dtype), _as(hypergradient, dtype),
                 tree_map(lambda leaf: _cast(leaf, dtype), batch),
                 tree_map(lambda leaf: _cast(leaf, dtype), outer_batch),
                 solve_residual, score_size, per_sample, fresh, residual, bound, reference, tol, max_iter,
@@ -169,7 +170,7 @@ def _measure(
     problem: BilevelProblem,
     theta: list[Tensor],
     v: list[Tensor],
-    w: Tensor,
+    w: Tensor | None,
     hypergradient: list[Tensor],
     batch: Any,
     outer_batch: Any,
@@ -188,14 +189,14 @@ def _measure(
     size = float(grad.norm())
     hessian = HessianOperator(problem, leaves, v, batch)
     stationarity = float(hessian.gradient().norm())
-    ridge = problem.ridge([x.detach() for x in v]).detach()
+    ridge = problem.ridge([x.detach() for x in v], grad.dtype).detach()
     curvature = float(ridge.min())
 
-    needed = residual or bound or reference is not None
-    off = float((hessian(w) - grad).norm()) if needed else math.nan
+    needed = w is not None and (residual or bound or reference is not None)
+    off = float((hessian(w) - grad).norm()) if needed and w is not None else math.nan
     system_residual = (off / size if size else (0.0 if off == 0.0 else math.inf)) if needed else math.nan
     solution_bound = (off / curvature if curvature > 0 else math.inf) if needed else math.nan
-    norm = cross_norm(problem, leaves, outer_leaves, batch) if bound else math.nan
+    norm = cross_norm(problem, leaves, outer_leaves, batch) if bound and w is not None else math.nan
     error_bound = norm * solution_bound
 
     cosine = relative_error = solution_error = hypergradient_error = own = math.nan
@@ -205,7 +206,7 @@ def _measure(
         exact = _joined([one - other for one, other in zip(direct, cross, strict=True)])
         found = _joined(hypergradient)
         cosine, relative_error = _agreement(found, exact)
-        solution_error = float((w - solved.solution).norm())
+        solution_error = math.nan if w is None else float((w - solved.solution).norm())
         hypergradient_error = float((found - exact).norm())
         left = float((hessian(solved.solution) - grad).norm())
         own = left / curvature if curvature > 0 else math.inf
@@ -225,7 +226,7 @@ def _measure(
                 "cosine to conjugate gradients", cosine, math.sqrt(max(0.0, 1.0 - tol**2)), ">=", assumptions=(reached,)
             ),
         ]
-        if curvature > 0:
+        if curvature > 0 and w is not None:
             convex = Assumption("losses are convex in the inner parameters")
             certificates.append(
                 Certificate(
@@ -330,14 +331,15 @@ def cross_norm(
     float
     """
     gradient = problem.inner_gradient(theta, v, batch, create_graph=True)
-    if problem.has_ridge:
-        gradient = gradient + problem.ridge(v) * problem.inner.flat(theta)
+    if problem.ridge.present:
+        gradient = gradient + problem.ridge(v, gradient.dtype) * problem.inner.flat(theta)
     # The product with the transpose is linear in its direction, so differentiating it gives the product itself.
     direction = torch.zeros_like(gradient, requires_grad=True)
     by_v = torch.autograd.grad(gradient, list(v), grad_outputs=direction, create_graph=True, allow_unused=True)
     used = [(part, x) for part, x in zip(by_v, v, strict=True) if part is not None]
     generator = torch.Generator().manual_seed(0)
-    current = torch.randn(len(gradient), dtype=torch.float64, generator=generator).to(gradient)
+    drawn = torch.randn(len(gradient), dtype=torch.float64, generator=generator, device=generator.device)
+    current = drawn.to(gradient)
     norm = 0.0
     for _ in range(steps):
         current = current / current.norm().clamp_min(torch.finfo(current.dtype).tiny)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from assay.bilevel.fisher_states import check_dense, solve_positive
+from assay.bilevel.fisher_states import check_dense, solve_cholesky
 from assay.bilevel.hessian_systems import conjugate_gradients, neumann_series
+from assay.bilevel.hypergradient_batches import batch_length
 from assay.bilevel.hypergradient_certificate import certify_solution
-from assay.bilevel.hypergradient_problem import (
-    BilevelProblem,
-    HessianOperator,
-    ParameterSet,
-    batch_length,
-    full_precision,
-)
+from assay.bilevel.hypergradient_parameters import ParameterSet
+from assay.bilevel.hypergradient_problem import BilevelProblem, HessianOperator, full_precision, require_finite
 from assay.bilevel.natural_hypergradient import NaturalHypergradient
 from assay.certificate import Certificate
 from assay.result import Result
@@ -76,7 +72,7 @@ class HypergradResult(Result):
 
     @property
     def certificate(self) -> Certificate | None:
-        """The first of ``certificates``: the residual in the system of the true Hessian."""
+        """The first of ``certificates``: the residual in the system of the true Hessian, if it was asked for."""
         return self.certificates[0] if self.certificates else None
 
 
@@ -117,11 +113,11 @@ def hypergradient(
 
     Parameters
     ----------
-    inner_params, outer_params : array_like, Tensor, sequence or mapping of these, or torch.nn.Module
+    inner_params, outer_params : numpy.ndarray, Tensor, sequence or mapping of these, or torch.nn.Module
         :math:`\theta`, near its minimum, and :math:`v`. They are not changed.
     inner_loss_per_sample, outer_loss : callable
         As for :class:`~assay.bilevel.NaturalHypergradient`.
-    inner_batch : tree of Tensor or array_like
+    inner_batch : tree of Tensor or numpy.ndarray
         Inner samples.
     outer_batch : object, optional
         Passed to ``outer_loss``.
@@ -133,7 +129,7 @@ def hypergradient(
         As for :class:`~assay.bilevel.NaturalHypergradient`; all but the first two for ``"nhgd"`` only.
     batch_size : int, optional
         Samples whose scores are in memory at once; all by default.
-    cross_batch : tree of Tensor or array_like, optional
+    cross_batch : tree of Tensor or numpy.ndarray, optional
         Samples of the mixed derivative (and of the products with the Hessian), ``inner_batch`` by default.
     tol : float, default=1e-8
         Relative residual of conjugate gradients.
@@ -146,7 +142,8 @@ def hypergradient(
     n_steps : int, default=10
         Steps of ``"unroll"``.
     residual, bound, reference : optional
-        What is measured for the certificates, as in :meth:`NaturalHypergradient.certify`.
+        What is measured for the certificates, as in :meth:`NaturalHypergradient.certify`. For ``"unroll"``, which
+        solves no system, there is the comparison with ``reference="cg"`` only.
     accuracy : float, default=0.1
         Relative error up to which a hypergradient is called accurate.
 
@@ -157,12 +154,13 @@ def hypergradient(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not as described, or the Hessian is singular (``"exact"``).
+        If an argument is not as described, a loss, weight or derivative is not finite, or the Hessian is not positive
+        definite (``"exact"``).
 
     Warns
     -----
     ConvergenceWarning
-        If conjugate gradients do not reach ``tol``, or meet negative curvature.
+        If conjugate gradients do not reach ``tol``, within ``max_iter`` products or since they meet negative curvature.
 
     Notes
     -----
@@ -203,11 +201,13 @@ def hypergradient(
         if step_size is None:
             raise ValueError(f"step_size must be given for method={method!r}, got None")
         step_size = check_real(step_size, "step_size", above=0)
-    inner_given, outer_given = as_tensors(inner_params), as_tensors(outer_params)
-    inner_batch, outer_batch = as_tensors(inner_batch), as_tensors(outer_batch)
-    cross_batch = inner_batch if cross_batch is None else as_tensors(cross_batch)
-    count = batch_length(inner_batch)
-    batch_length(cross_batch)
+    like_numpy = _has_arrays(outer_params)
+    inner_given = _as_parameters(inner_params, "inner_params")
+    outer_given = _as_parameters(outer_params, "outer_params")
+    inner_batch, outer_batch = as_tensors(inner_batch, "inner_batch"), as_tensors(outer_batch, "outer_batch")
+    cross_batch = inner_batch if cross_batch is None else as_tensors(cross_batch, "cross_batch")
+    count = batch_length(inner_batch, "inner_batch")
+    batch_length(cross_batch, "cross_batch")
     problem = BilevelProblem(
         ParameterSet(inner_given, "inner_params", require_grad=False),
         ParameterSet(outer_given, "outer_params", require_grad=False),
@@ -216,7 +216,9 @@ def hypergradient(
         sample_weight,
         ridge,
     )
-    problem.check_ridge(problem.ridge(problem.outer.detached()).detach())
+    problem.ridge.checked(problem.outer.detached())
+    for batch in (inner_batch, cross_batch):
+        problem.check_weights(batch)
 
     settings: dict[str, Any] = {"solve_residual": math.nan, "score_size": math.nan, "per_sample": micro_batch is None}
     started = time.perf_counter()
@@ -239,27 +241,21 @@ def hypergradient(
                 found = _implicit(problem, method, cross_batch, outer_batch, tol, max_iter, n_terms, step_size)
         seconds = time.perf_counter() - started
 
-    certificates: tuple[Certificate, ...] = ()
-    measured = cosine = error_bound = math.nan
-    if found.w is not None:
-        report = certify_solution(
-            problem, problem.inner.detached(), problem.outer.detached(), found.w, found.parts, cross_batch, outer_batch,
-            residual=residual, bound=bound, reference=reference, tol=accuracy, max_iter=max_iter, **settings,
-        )  # fmt: skip
-        certificates, measured = report.certificates, report.system_residual
-        cosine, error_bound = report.cosine_to_reference, report.error_bound
-    like_numpy = _has_arrays(outer_params)
+    report = certify_solution(
+        problem, problem.inner.detached(), problem.outer.detached(), found.w, found.parts, cross_batch, outer_batch,
+        residual=residual, bound=bound, reference=reference, tol=accuracy, **settings,
+    )  # fmt: skip
     return HypergradResult(
         grad=as_given(problem.outer.structured(found.parts), like_numpy),
         w=None if found.w is None else as_given(found.w, like_numpy),
         method=method,
-        residual=measured,
-        cosine_to_reference=cosine,
-        error_bound=error_bound,
+        residual=report.system_residual,
+        cosine_to_reference=report.cosine_to_reference,
+        error_bound=report.error_bound,
         n_hvp=found.n_hvp,
         n_samples=found.n_samples,
         seconds=seconds,
-        certificates=certificates,
+        certificates=report.certificates,
     )
 
 
@@ -287,10 +283,10 @@ def _implicit(
     theta, v = problem.inner.leaves(), problem.outer.leaves()
     _, grad, direct = problem.outer_gradients(theta, v, outer_batch)
     hessian = HessianOperator(problem, theta, v, batch)
+    require_finite("inner_loss_per_sample must have finite gradients", hessian.gradient())
     if method == "cg":
-        limit = max_iter or 10 * len(grad)
-        solved = conjugate_gradients(hessian, grad, tol=tol, max_iter=limit)
-        if solved.residual > tol and not (max_iter and solved.n_products == max_iter):
+        solved = conjugate_gradients(hessian, grad, tol=tol, max_iter=max_iter or 10 * len(grad))
+        if solved.residual > tol:
             warn_not_converged("hypergradient", solved.n_products, solved.residual, tol, stacklevel=4)
         w = solved.solution
     elif method == "neumann":
@@ -299,7 +295,13 @@ def _implicit(
         check_dense(problem.inner.dim, "exact")
         identity = torch.eye(problem.inner.dim, dtype=grad.dtype, device=grad.device)
         matrix = torch.stack([hessian(column) for column in identity])
-        w = solve_positive((matrix + matrix.T) / 2, grad, full_rank=True)
+        solution = solve_cholesky((matrix + matrix.T) / 2, grad)
+        if solution is None:
+            raise ValueError(
+                "inner_params must be where the Hessian of the inner objective is positive definite, got one that is "
+                f"not in {grad.dtype}; raise ridge"
+            )
+        w = solution
     cross, _ = problem.cross_term(theta, v, w, batch)
     parts = [one - other for one, other in zip(direct, cross, strict=True)]
     return _Found(parts, w, hessian.count, batch_length(batch))
@@ -318,23 +320,37 @@ def _unrolled(problem: BilevelProblem, batch: Any, outer_batch: Any, step_size: 
     value = problem.outer_value(theta, v, outer_batch)
     if not value.requires_grad:
         raise ValueError("outer_loss must depend on the inner parameters, got one that depends on nothing")
+    require_finite(f"step_size must be one with which {n_steps} inner steps stay finite", *theta, value)
     found = torch.autograd.grad(value, v, allow_unused=True)
     if all(part is None for part in found):
         raise ValueError("inner_loss_per_sample, sample_weight or ridge must depend on outer_params, got none")
     parts = [torch.zeros_like(x) if part is None else part for part, x in zip(found, v, strict=True)]
+    require_finite("inner_loss_per_sample, sample_weight and ridge must have finite derivatives", *parts)
     # One product with the Hessian for each step on the way back.
     return _Found(parts, None, n_steps, batch_length(batch))
 
 
-def as_tensors(content: Any) -> Any:
-    """Numpy arrays and lists of numbers in nested content as tensors; anything else as it is."""
+def as_tensors(content: Any, name: str) -> Any:
+    """Numpy arrays in nested content as tensors; anything else as it is."""
     if isinstance(content, torch.nn.Module):
         return content
 
     def converted(leaf: Any) -> Any:
-        return torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        if leaf.dtype.kind not in "biufc":
+            raise TypeError(f"{name} must have arrays of numbers, got dtype {leaf.dtype}")
+        return torch.from_numpy(np.array(leaf, dtype=leaf.dtype.newbyteorder("=")))
 
     return tree_map(converted, content)
+
+
+def _as_parameters(content: Any, name: str) -> Any:
+    """The same for variables, of which there may be any iterable, such as that of a module."""
+    plain = torch.nn.Module | Tensor | np.ndarray | Mapping | list | str | bytes
+    return as_tensors(
+        list(content) if isinstance(content, Iterable) and not isinstance(content, plain) else content, name
+    )
 
 
 def as_given(content: Any, numpy: bool) -> Any:
@@ -345,8 +361,9 @@ def as_given(content: Any, numpy: bool) -> Any:
 def _has_arrays(content: Any) -> bool:
     if isinstance(content, torch.nn.Module | Tensor):
         return False
-    parts = content.values() if isinstance(content, dict) else content
-    return isinstance(content, np.ndarray) or any(isinstance(part, np.ndarray) for part in parts)
+    parts = content.values() if isinstance(content, Mapping) else content
+    held = isinstance(parts, Iterable) and not isinstance(parts, Iterator)
+    return isinstance(content, np.ndarray) or (held and any(isinstance(part, np.ndarray) for part in parts))
 
 
 def _requiring(parameters: Any) -> Any:

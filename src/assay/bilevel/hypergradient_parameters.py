@@ -85,21 +85,24 @@ class ParameterSet:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def vector(self, vector: Any, name: str) -> Float[Tensor, " dim"]:
-        """What the user passes as a flat vector, checked and in the dtype and on the device of the tensors."""
+    def numbers(self, content: Any, name: str, where: str = "") -> Tensor:
+        """A copy of what the user passes, finite, in the dtype and on the device of the tensors."""
         try:
-            found = torch.as_tensor(vector).detach()
+            found = torch.as_tensor(content).detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(
-                f"{name} must be a vector of {self.dim} real numbers, got {type(vector).__name__}"
-            ) from error
-        if found.is_complex():
-            raise TypeError(f"{name} must be a vector of {self.dim} real numbers, got dtype {found.dtype}")
+            raise TypeError(f"{name} must be real numbers, got {type(content).__name__}") from error
+        if found.is_complex() or found.layout != torch.strided:
+            raise TypeError(f"{name} must be real numbers in a dense tensor, got {found.dtype}, {found.layout}")
+        found = found.to(self.device, self.dtype, copy=True)
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError(f"{name} must be finite in {self.dtype}, got a nan or an infinity{where and ' ' + where}")
+        return found
+
+    def vector(self, content: Any, name: str) -> Float[Tensor, " dim"]:
+        """The same for one number per entry."""
+        found = self.numbers(content, name)
         if found.shape != (self.dim,):
             raise ValueError(f"{name} must have shape ({self.dim},), got {tuple(found.shape)}")
-        found = found.to(self.device, self.dtype)
-        if not bool(torch.isfinite(found).all()):
-            raise ValueError(f"{name} must be finite in {self.dtype}, got a nan or an infinity")
         return found
 
 

@@ -26,6 +26,7 @@ from assay.games.asymmetric_run import (
     PlayOptions,
     TwoSidedRun,
     check_strength,
+    first_strength,
     history_arrays,
     longest_stable_step,
 )
@@ -74,17 +75,18 @@ def asym_gda(
     A : array_like, torch.Tensor or scipy.sparse matrix of shape (n_rows, n_columns)
         What the minimiser pays to the maximiser.
     mu : float or "auto", default="auto"
-        Strength of the perturbation, in payoff units. ``"auto"`` starts from the largest absolute payoff and halves it
-        whenever it is proved too large. A fixed one that is too large gives the solution of the perturbed game.
+        Strength of the perturbation, in payoff units. ``"auto"`` starts from the largest absolute payoff, or from
+        ``2 L`` if that is less (see ``eta``), and halves it whenever it is proved too large. A fixed one that is too
+        large gives the solution of the perturbed game.
     X, Y : FeasibleSet, optional
         What the players choose from: an object with ``project``, ``minimise``, ``radius`` and ``size`` (see
         :mod:`assay.games.polytope`). By default the distributions over rows and over columns.
     p, q : array_like of shape (n_rows,) and (n_columns,), optional
         Linear terms of the payoff.
     eta : float, optional
-        Step size, in one over payoff units; ``min(1 / L, 1 / (2 mu))`` by default, where ``L <= ||A||_2`` is the largest
-        singular value of ``A`` on differences of strategies. Nearly twice as much saves nearly half of the steps. In
-        automatic mode it is shortened where ``mu`` is so large that it would be unstable.
+        Step size, in one over payoff units; ``min(1 / L, 1 / (2 mu))`` by default, where ``L <= ||A||_2`` is the
+        largest singular value of ``A`` on differences of strategies. Nearly twice as much saves nearly half of the
+        steps. In automatic mode it is shortened where ``mu`` is so large that it would be unstable.
     n_iter : int, default=100_000
         Most steps of each run.
     eps : float, default=1e-9
@@ -142,8 +144,8 @@ def asym_gda(
 
     Steps of the default size are stable. The time they take is that of the worst direction: where ``sigma`` is the
     least singular value among the actions that are played, the distance from equilibrium falls by a share of about
-    ``eta min(mu / 2, sigma^2 / mu)`` per step. Payoffs of very different magnitude, and games in which only a tiny ``mu``
-    leaves the equilibrium in place, take accordingly many.
+    ``eta min(mu / 2, sigma^2 / mu)`` per step. Payoffs of very different magnitude, and games in which only a tiny
+    ``mu`` leaves the equilibrium in place, take accordingly many.
 
     A step costs two products with ``A`` and two projections, and memory is that of ``A``, twice. If the perturbed gap
     rises tenfold over 1000 steps, ``eta`` is halved; with a stable step only if it also exceeds the first gap.
@@ -171,8 +173,8 @@ def asym_gda(
     if automatic and len(sides) < 2:
         raise ValueError(f"sides must be both for mu='auto', got {sides}: the test needs a pair of strategies")
     centred = saddle.centred()
-    strength = (centred.largest or 1.0) if automatic else check_strength(centred.largest, mu)
     norm = curvature(centred)
+    strength = first_strength(centred.largest, norm) if automatic else check_strength(centred.largest, mu)
     longest = longest_stable_step(norm, 0.0 if automatic else strength)
     options = PlayOptions.checked(saddle.largest, norm, eta, n_iter, eps, check_every, rtol, callback, longest)
     starts = starting_points(saddle, x0, y0)

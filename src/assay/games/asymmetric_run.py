@@ -93,8 +93,8 @@ class PlayOptions:
 def longest_stable_step(spectral_norm: float, mu: float = 0.0, other: float = 0.0) -> float:
     """From where on alternating steps are unstable, with perturbations ``mu`` and ``other`` of the players.
 
-    Along a singular vector of the payoff matrix a step multiplies the distance from equilibrium by a matrix of two rows.
-    One of its eigenvalues is -1 when ``(2 - eta mu) (2 - eta other) = (eta s)^2``.
+    Along a singular vector of the payoff matrix a step multiplies the distances of both players from equilibrium by a
+    matrix of two rows. One of its eigenvalues is -1 when ``(2 - eta mu) (2 - eta other) = (eta s)^2``.
     """
     total, root = mu + other, math.hypot(mu - other, 2.0 * spectral_norm)
     return 4.0 / (total + root) if total + root > 0 else math.inf
@@ -130,6 +130,12 @@ def check_strength(largest: float, mu: Any, name: str = "mu") -> float:
             f"got {strength:g}"
         )
     return strength
+
+
+def first_strength(largest: float, spectral_norm: float) -> float:
+    """The perturbation to begin with, from the largest payoff: no stronger one is faster, and steps must be shorter."""
+    # Without curvature any step is stable, and only rounding speaks against long ones.
+    return min(largest, 2.0 * spectral_norm if spectral_norm > 0 else 2.0**-20 * largest) or 1.0
 
 
 class Side(Protocol):

@@ -16,7 +16,14 @@ import numpy as np
 
 from assay.certificate import Certificate
 from assay.games.asymmetric_result import AsymResult, fitted_rate, warn_last_iterate
-from assay.games.asymmetric_run import PlayOptions, TwoSidedRun, check_strength, history_arrays, longest_step
+from assay.games.asymmetric_run import (
+    PlayOptions,
+    TwoSidedRun,
+    check_strength,
+    first_strength,
+    history_arrays,
+    longest_step,
+)
 from assay.games.bilinear_saddle import ROUNDING, power_of_two, spectral_norm
 from assay.games.sequence_form import SequenceFormGame
 from assay.games.treeplex_dynamics import TreePlay
@@ -58,11 +65,12 @@ def asym_dgda(
         The game; player 0 minimises what it pays.
     mu : float or "auto", default="auto"
         Strength of the perturbation, in payoff units. ``"auto"`` starts from the largest entry of the payoff matrix in
-        sequence form and halves it when NashConv is above ten times the perturbed gaps at three successive checks.
+        sequence form, or from ``2 L`` if that is less (see ``eta``), and halves it when NashConv is above ten times the
+        perturbed gaps at three successive checks.
     eta : float, optional
-        Step size, in one over payoff units; ``min(1 / L, 1 / (2 mu))`` by default, where ``L <= ||A||_2`` is the largest
-        singular value of ``A`` on differences of plans. Twice as much often works, and is faster. In automatic mode it
-        is shortened where ``mu`` is large.
+        Step size, in one over payoff units; ``min(1 / L, 1 / (2 mu))`` by default, where ``L <= ||A||_2`` is the
+        largest singular value of ``A`` on differences of plans. Nearly twice as much often works, and is faster. In
+        automatic mode it is shortened where ``mu`` is large.
     n_iter : int, default=20_000
         Most steps of each run.
     check_every : int, default=20
@@ -116,8 +124,9 @@ def asym_dgda(
     if automatic and mu != "auto":
         raise ValueError(f"mu must be a positive number or 'auto', got {mu!r}")
     largest = largest_payoff(game)
-    strength = (largest or 1.0) if automatic else check_strength(largest, mu)
+    strength = None if automatic else check_strength(largest, mu)
     options, unit = checked_options(game, eta, n_iter, eps, check_every, rtol, callback)
+    strength = strength or first_strength(largest, options.spectral_norm)
     run = _TreeRun(game, strength, automatic, options, unit)
     run.play(callback)
     result = run.result()
@@ -134,7 +143,7 @@ def largest_payoff(game: Any) -> float:
 
 
 def checked_options(
-    game: SequenceFormGame,
+    game: Any,
     eta: Any,
     n_iter: Any,
     eps: Any,

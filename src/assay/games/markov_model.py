@@ -7,7 +7,6 @@ per state and pair of actions, dense or sparse, so that an expectation over next
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,13 +95,7 @@ class MarkovGameModel:
         return f"MarkovGameModel(horizon={self.horizon}, n_states={self.n_states}, n_actions={self.n_actions})"
 
     @classmethod
-    def from_transition_lists(
-        cls,
-        table: Mapping[int, Mapping[tuple[int, int], Sequence[tuple[float, int, float, bool]]]],
-        horizon: int,
-        *,
-        rho: ArrayLike | None = None,
-    ) -> MarkovGameModel:
+    def from_transition_lists(cls, table: Any, horizon: int, *, rho: ArrayLike | None = None) -> MarkovGameModel:
         """Read the tables that gymnasium's toy-text environments keep, with a pair of actions in place of one.
 
         Parameters

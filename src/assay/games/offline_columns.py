@@ -1,16 +1,26 @@
-"""Checks of the columns of a log: integers, states that are numbers or vectors of features, rewards."""
+"""Checks of what a log is made of: integers, states that are numbers or vectors of features, rewards, episodes."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from assay.validation import as_float_array
+from assay.validation import as_float_array, check_integer
 
-__all__ = ["as_integers", "as_rewards", "as_states", "check_range"]
+__all__ = [
+    "as_action_counts",
+    "as_episodes",
+    "as_integers",
+    "as_names",
+    "as_rewards",
+    "as_states",
+    "check_range",
+]
 
 # Integers that float64 has.
 _LARGEST_INTEGER = 2**53
@@ -63,7 +73,7 @@ def check_range(
 
 def as_states(
     s: Any, s_next: Any, ended: int
-) -> tuple[Float[np.ndarray, "states features"] | None, Int[np.ndarray, " samples"], Int[np.ndarray, " samples"]]:
+) -> tuple[Float[np.ndarray, "states features"] | None, Int[np.ndarray, " samples"], Int[np.ndarray, " successors"]]:
     """Features of the distinct states, or None, and the numbers of states and next states.
 
     Parameters
@@ -148,3 +158,35 @@ def as_rewards(
     if not np.isfinite(scale):
         raise ValueError(f"r must have a range below 1.8e308, got rewards from {low:g} to {high:g}")
     return np.clip((r - low) / scale, 0.0, 1.0), low, scale
+
+
+def as_action_counts(n_actions: Any) -> tuple[int, int]:
+    """Numbers of actions of both players."""
+    try:
+        rows, columns = n_actions
+    except (TypeError, ValueError):
+        raise TypeError(f"n_actions must be a pair of integers, got {n_actions!r}") from None
+    return check_integer(rows, "n_actions", minimum=1), check_integer(columns, "n_actions", minimum=1)
+
+
+def as_names(names: Any, n_states: int) -> list[Hashable]:
+    """One label per state."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"state_names must be a sequence of {n_states} labels, got {names!r}")
+    names = list(names)
+    if len(names) != n_states:
+        raise ValueError(f"state_names must have one label per state, {n_states}, got {len(names)}")
+    return names
+
+
+def as_episodes(episode: Any) -> Int[np.ndarray, " samples"]:
+    """Numbers of episodes, from 0 on in the order in which they occur."""
+    try:
+        labels = np.asarray(episode.detach().cpu() if hasattr(episode, "detach") else episode)
+    except ValueError as error:
+        raise ValueError("episode must be a vector of numbers or names, got rows of different lengths") from error
+    if labels.ndim != 1:
+        raise ValueError(f"episode must be a vector of numbers or names, got shape {labels.shape}")
+    if bool(pd.isna(labels).any()):
+        raise ValueError(f"episode must have no gaps, got nan or None in sample {int(pd.isna(labels).argmax())}")
+    return pd.factorize(labels)[0].astype(np.int64)

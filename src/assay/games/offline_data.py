@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from assay.games.offline_columns import as_integers, as_rewards, as_states, check_range
+from assay.games.offline_columns import (
+    as_action_counts,
+    as_episodes,
+    as_integers,
+    as_names,
+    as_rewards,
+    as_states,
+    check_range,
+)
 from assay.games.offline_files import episodes_from_open_spiel, read_npz_log, read_table_log
 from assay.validation import as_float_array, check_integer
 
@@ -108,19 +114,19 @@ class OfflineGameData:
     def __init__(
         self,
         h: ArrayLike,
-        s: ArrayLike,
+        s: Any,
         a: ArrayLike,
         b: ArrayLike,
         r: ArrayLike,
-        s_next: ArrayLike,
+        s_next: Any,
         horizon: int,
         n_states: int | None = None,
-        n_actions: tuple[int, int] | None = None,
-        phi: ArrayLike | Callable[..., Any] | None = None,
+        n_actions: Any = None,
+        phi: Any = None,
         *,
         rescale: bool = False,
-        state_names: Iterable[Hashable] | None = None,
-        episode: ArrayLike | None = None,
+        state_names: Any = None,
+        episode: Any = None,
     ):
         self.horizon = check_integer(horizon, "horizon", minimum=1)
         steps = as_integers(h, "h", 1, self.horizon, f"steps from 1 to horizon={self.horizon}")
@@ -133,7 +139,7 @@ class OfflineGameData:
         if self.state_features is not None and self.n_states != len(self.state_features):
             raise ValueError(f"n_states must be None when states are vectors of features, got {n_states}")
         a, b = as_integers(a, "a", 0), as_integers(b, "b", 0)
-        self.n_actions = _as_n_actions((1 + int(a.max()), 1 + int(b.max())) if n_actions is None else n_actions)
+        self.n_actions = as_action_counts((1 + int(a.max()), 1 + int(b.max())) if n_actions is None else n_actions)
         n_rows, n_columns = self.n_actions
         if self.n_states * n_rows * n_columns > _MOST_CELLS:
             raise ValueError(
@@ -150,7 +156,7 @@ class OfflineGameData:
             ),
         }
         if episode is not None:
-            columns["episode"] = _numbered(episode)
+            columns["episode"] = as_episodes(episode)
         for name, column in columns.items():
             if len(column) != n:
                 raise ValueError(f"{name} must be as long as h, {n}, got {len(column)}")
@@ -165,7 +171,7 @@ class OfflineGameData:
         ends_early = bool(((self.s_next == ENDED) & (self.h < self.horizon)).any())
         self.r, self.reward_low, self.reward_scale = as_rewards(self.r, rescale, ends_early)
         self.phi = _as_phi(phi, self.n_states, self.n_actions, self.state_features)
-        self.state_names = None if state_names is None else _as_names(state_names, self.n_states)
+        self.state_names = None if state_names is None else as_names(state_names, self.n_states)
         self._starts = np.concatenate(([0], np.cumsum(self.n_samples)))
 
     def __repr__(self) -> str:
@@ -256,7 +262,7 @@ class OfflineGameData:
 
     @classmethod
     def from_openspiel_logs(
-        cls, trajectories: Iterable[Iterable[Any]], horizon: int | None = None, *, rescale: bool = True, **options: Any
+        cls, trajectories: Any, horizon: int | None = None, *, rescale: bool = True, **options: Any
     ) -> OfflineGameData:
         """Read episodes that were recorded with OpenSpiel.
 
@@ -368,36 +374,6 @@ class OfflineGameData:
         part.n_samples = np.bincount(part.h - 1, minlength=self.horizon)
         part._starts = np.concatenate(([0], np.cumsum(part.n_samples)))
         return part
-
-
-def _as_n_actions(n_actions: Any) -> tuple[int, int]:
-    try:
-        rows, columns = n_actions
-    except (TypeError, ValueError):
-        raise TypeError(f"n_actions must be a pair of integers, got {n_actions!r}") from None
-    return check_integer(rows, "n_actions", minimum=1), check_integer(columns, "n_actions", minimum=1)
-
-
-def _as_names(names: Any, n_states: int) -> list[Hashable]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f"state_names must be a sequence of {n_states} labels, got {names!r}")
-    names = list(names)
-    if len(names) != n_states:
-        raise ValueError(f"state_names must have one label per state, {n_states}, got {len(names)}")
-    return names
-
-
-def _numbered(episode: Any) -> np.ndarray:
-    """Numbers of episodes, from 0 on in the order in which they occur."""
-    try:
-        labels = np.asarray(episode.detach().cpu() if hasattr(episode, "detach") else episode)
-    except ValueError as error:
-        raise ValueError("episode must be a vector of numbers or names, got rows of different lengths") from error
-    if labels.ndim != 1:
-        raise ValueError(f"episode must be a vector of numbers or names, got shape {labels.shape}")
-    if bool(pd.isna(labels).any()):
-        raise ValueError(f"episode must have no gaps, got nan or None in sample {int(pd.isna(labels).argmax())}")
-    return pd.factorize(labels)[0].astype(np.int64)
 
 
 def _as_phi(phi: Any, n_states: int, n_actions: tuple[int, int], features: np.ndarray | None) -> Any:

@@ -83,7 +83,7 @@ def read_table_log(path: str | os.PathLike[str], suffix: str) -> dict[str, Any]:
     return columns
 
 
-def episodes_from_open_spiel(trajectories: Iterable[Iterable[Any]]) -> tuple[dict[str, Any], list[Any]]:
+def episodes_from_open_spiel(trajectories: Any) -> tuple[dict[str, Any], list[Any]]:
     """Columns of a log, and the labels of the states in the order of their numbers."""
     numbers: dict[Any, int] = {}
     rows: list[tuple[int, int, int, int, float, int, int]] = []

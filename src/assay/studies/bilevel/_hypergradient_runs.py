@@ -165,7 +165,8 @@ def _plain(contender: str, task: Task, net: Any, v: Any, rate: float) -> Callabl
     import torch
 
     from assay.bilevel.hessian_systems import conjugate_gradients, neumann_series
-    from assay.bilevel.hypergradient_problem import BilevelProblem, HessianOperator, ParameterSet
+    from assay.bilevel.hypergradient_parameters import ParameterSet
+    from assay.bilevel.hypergradient_problem import BilevelProblem, HessianOperator
 
     problem = BilevelProblem(
         ParameterSet(net, "net", require_grad=True), ParameterSet(v, "v", require_grad=True), task.loss,
