@@ -2,9 +2,9 @@
 How far from possible is your bilevel method?
 =============================================
 
-A lower bound says how many oracle calls every first-order method needs on some problem. Here that problem can be run. We
-let an accelerated penalty method cross it, look at its path along the chain next to the fastest possible one, and write
-a method of our own.
+A lower bound says how many oracle calls every first-order method needs on some problem. Here that problem can be run.
+We let an accelerated penalty method cross it, look at its path along the chain next to the fastest possible one, and
+write a method of our own.
 """
 
 import matplotlib.pyplot as plt
@@ -29,9 +29,9 @@ for certificate in penalty.certificates:
 # %%
 # One of our own
 # --------------
-# A method asks the oracle and yields its upper iterates. This one tracks the lower solution and takes the upper gradient
-# at face value, as if the lower solution did not depend on the upper variables. It never moves any of them: the upper
-# objective does not depend on them directly.
+# A method asks the oracle and yields its upper iterates. This one tracks the lower solution and takes the upper
+# gradient at face value, as if the lower solution did not depend on the upper variables. It never moves any of them:
+# the upper objective does not depend on them directly.
 
 
 def ignoring(oracle, dim_x, dim_y, budget):

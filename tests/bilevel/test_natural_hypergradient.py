@@ -194,7 +194,8 @@ def test_weights_enter_once(fisher):
 @pytest.mark.parametrize("hidden", [(), (4,)])
 @pytest.mark.parametrize("conv", [False, True])
 def test_scores_of_layers_are_mapped_scores(hidden, conv):
-    from assay.bilevel.fisher_scores import LayerScores, map_scores, micro_batch_scores
+    from assay.bilevel.fisher_layers import LayerScores
+    from assay.bilevel.fisher_scores import map_scores, micro_batch_scores
 
     hyper = hyper_of(classification(hidden, conv=conv))
     problem = hyper.problem
@@ -212,7 +213,8 @@ def test_scores_of_layers_are_mapped_scores(hidden, conv):
 
 
 def test_images_and_sequences():
-    from assay.bilevel.fisher_scores import LayerScores, map_scores
+    from assay.bilevel.fisher_layers import LayerScores
+    from assay.bilevel.fisher_scores import map_scores
 
     x = draw(5, 2, 6, 6)
     net = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3, stride=2, padding=1), torch.nn.Flatten(), torch.nn.Linear(27, 2))
@@ -282,10 +284,10 @@ def test_solves_against_dense_ones(rows, ridge, damping, seed):
         )  # fmt: skip
         hyper.observe(scores, weights)
         torch.testing.assert_close(hyper.solve(grad), solution)
-        residual = hyper.state.residual(solution, grad, hyper.problem.checked_ridge(), damping)
+        residual = hyper.state.residual(solution, grad, hyper.problem.ridge.checked(hyper.problem.outer.detached()), damping)
         assert residual < 1e-9
         if not (fisher == "average" and ridge == 0.0):
-            assert hyper.state.residual(2 * solution, grad, hyper.problem.checked_ridge(), damping) > 0.5
+            assert hyper.state.residual(2 * solution, grad, hyper.problem.ridge.checked(hyper.problem.outer.detached()), damping) > 0.5
 
 
 def test_kept_inverse_is_the_inverse():
@@ -362,7 +364,7 @@ def test_kfac_factors_and_residual():
     hyper.hypergradient()
     report = hyper.certify()
     assert report.solve_residual < 1e-12
-    ridge = hyper.problem.checked_ridge()
+    ridge = hyper.problem.ridge.checked(hyper.problem.outer.detached())
     assert hyper.state.residual(1.5 * hyper.w, hyper.last_point()["grad"], ridge, hyper.damping) == pytest.approx(0.5)
     matrices = hyper.state.layers.matrices(hyper.w)
     torch.testing.assert_close(hyper.state.layers.flat(matrices), hyper.w)

@@ -179,8 +179,16 @@ def test_bad_values_are_named(kuhn, change, message):
 
 
 def test_too_long_a_step_is_warned_of(kuhn):
-    with pytest.warns(UserWarning, match=r"eta=4 is above 2"):
-        asym_dgda(kuhn, mu=0.01, eta=4.0, eps=1e-6)
+    with pytest.warns(UserWarning, match=r"eta=5 is above 4\.8"):
+        asym_dgda(kuhn, mu=0.01, eta=5.0, eps=1e-6)
+    with pytest.warns(UserWarning, match=r"eta=1\.5 is above 1\.38"):
+        quietly_unless_long(dogda, kuhn, eta=1.5)
+
+
+def quietly_unless_long(method, *args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return method(*args, n_iter=20, **options)
 
 
 def test_what_is_no_game():

@@ -42,7 +42,7 @@ class LayerCall(Protocol):
     exact_in_delta: bool
 
     def measured(self) -> dict[str, Float[ndarray, " B"]]:
-        """Optimality residual, smallest singular value, margin and number of active constraints."""
+        """Residual, independence, margin and number of active constraints, and whether these are confirmed."""
 
     def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, " n"]:
         """The gradient by all parameters, in a row."""
@@ -66,8 +66,9 @@ class FFOCertificate(Result):
     n_active : numpy.ndarray of shape (B,)
         Number of equations of the ghost problem.
     doubtful : numpy.ndarray of shape (B,)
-        Whether the gradient of an instance may be one-sided, or one of several: a margin or an independence below
-        1e-6, or more active constraints than unknowns.
+        Whether the gradient of an instance may be one-sided, one of several, or wrong: a margin or an independence
+        below 1e-6, more active constraints than unknowns, active constraints that do not determine the solution, or
+        a residual above ``tol``.
     differentiable : {"yes", "doubtful"}
         ``"doubtful"`` if any instance is.
     statuses : tuple of str
@@ -124,9 +125,10 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
         1. optimality residual of the forward solution at most ``tol``,
         2. independence of the active constraints at least 1e-6,
         3. strict complementarity: margin at least 1e-6,
-        4. order of the error in ``delta``, from three gradients: the ratio at least 1.5 for forward and 3 for central
+        4. active constraints: taken as equations they determine a solution that satisfies all optimality conditions,
+        5. order of the error in ``delta``, from three gradients: the ratio at least 1.5 for forward and 3 for central
            differences, or no change beyond rounding,
-        5. with ``check_gradient``, distance to implicit differentiation: at most ``tol`` where the gradient does not
+        6. with ``check_gradient``, distance to implicit differentiation: at most ``tol`` where the gradient does not
            depend on ``delta``, otherwise at most one and a half times what the order leads one to expect.
 
     Raises
@@ -138,7 +140,7 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
 
     Notes
     -----
-    The fourth takes three more backward passes. The fifth factorises a dense system of all constraints per instance.
+    The fifth takes three more backward passes. The sixth factorises a dense system of all constraints per instance.
 
     References
     ----------
@@ -165,12 +167,15 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
     if call is None:
         raise ValueError("layer must have been called before it can be certified")
     tol = check_real(tol, "tol", above=0)
+    if not isinstance(check_gradient, bool):
+        raise TypeError(f"check_gradient must be True or False, got {check_gradient!r}")
     measured = call.measured()
     upstream = call.upstream
     if upstream is None or not np.any(upstream):
         upstream = np.ones(call.output_shape)
     strict, independent = measured["margin"] >= STRICT, measured["independence"] >= STRICT
-    doubtful = ~(strict & independent) | call.capped
+    confirmed, optimal = measured["confirmed"] > 0, measured["residual"] <= tol
+    doubtful = ~(strict & independent & confirmed & optimal) | call.capped
     assumptions = (
         Assumption("the solver met its tolerances on every instance", bool(call.accurate.all())),
         Assumption("there are no more active constraints than unknowns", not bool(call.capped.any())),
@@ -180,6 +185,8 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
         Certificate("smallest singular value of the active constraints", measured["independence"].min(), STRICT, ">="),
         Certificate("strict complementarity: largest of slack and multiplier", measured["margin"].min(), STRICT, ">="),
     ]
+    wrong = float(np.count_nonzero(~confirmed))
+    certificates.append(Certificate("solutions that their active constraints do not determine", wrong, 0.0, "<="))
     smooth = (
         Assumption("active constraints are independent", bool(independent.all())),
         Assumption("complementarity is strict", bool(strict.all())),

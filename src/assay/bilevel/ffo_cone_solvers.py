@@ -101,7 +101,10 @@ def clarabel_settings(clarabel: Any, solver_args: Mapping[str, Any]) -> Any:
     for name, choice in solver_args.items():
         if not hasattr(settings, name):
             raise ValueError(f"solver_args must have settings of Clarabel, got {name!r}")
-        setattr(settings, name, choice)
+        try:
+            setattr(settings, name, choice)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"solver_args must have settings of Clarabel, got {name}={choice!r}: {error}") from error
     return settings
 
 

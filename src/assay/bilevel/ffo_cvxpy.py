@@ -157,7 +157,7 @@ class CompiledProblem:
             else:
                 own = own.permute(0, *range(own.ndim - 1, 0, -1)).reshape(batch, -1)
             parts[self._places[index]] = own
-        return torch.cat([*parts, torch.ones(batch, 1, dtype=torch.float64)], dim=1)
+        return torch.cat([*parts, torch.ones(batch, 1, dtype=torch.float64, device="cpu")], dim=1)
 
     def program(self, parameters: Float[ndarray, " p"]) -> ConeProgram:
         """The cone program of one parameter vector."""

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from assay.bilevel.ffo_autograd import differentiable_once
 from assay.bilevel.ffo_cone_solvers import solve_cone_program
 from assay.bilevel.ffo_cvxpy import CompiledProblem
 from assay.bilevel.ffo_faces import ActiveRule, find_faces
@@ -30,29 +31,6 @@ from assay.validation import check_choice, check_integer, check_real
 __all__ = ["FFOLayer"]
 
 
-class _NoSecondDerivative(torch.autograd.Function):
-    """The identity, which refuses to be differentiated."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, anchor: Tensor) -> Tensor:
-        return gradient.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
-        raise RuntimeError("the solution of an optimization layer can be differentiated once only")
-
-
-def differentiable_once(gradient: Tensor | None) -> Tensor | None:
-    """A gradient that raises an error when it is differentiated in turn.
-
-    torch's own ``once_differentiable`` does so only where the upstream gradient depends on a parameter, and leaves a
-    term out silently elsewhere.
-    """
-    if gradient is None or not torch.is_grad_enabled():
-        return gradient
-    return _NoSecondDerivative.apply(gradient, torch.zeros((), dtype=gradient.dtype, requires_grad=True))
-
-
 class _Solve(torch.autograd.Function):
     """From parameter vectors to variables."""
 
@@ -60,15 +38,16 @@ class _Solve(torch.autograd.Function):
     def forward(ctx: Any, parameters: Tensor, layer: Any, solver_args: Any) -> Tensor:
         call = layer._solved(parameters.detach().numpy(), solver_args)
         ctx.call = layer._last_call = call
+        ctx.save_for_backward(parameters)
         points = np.stack([instance.ghost.point for instance in call.instances])
         return torch.from_numpy(call.compiled.recover(points))
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
         call = ctx.call
         call.upstream = upstream.detach().numpy().astype(float)
         found = torch.from_numpy(call.gradients(call.upstream, call.delta))
-        return differentiable_once(found), None, None
+        return *differentiable_once([found], upstream, ctx.saved_tensors), None, None
 
 
 class FFOLayer(torch.nn.Module):
@@ -297,6 +276,18 @@ def check_flag(flag: Any, name: str) -> bool:
     return flag
 
 
+def check_tensor(tensor: Any, name: str) -> None:
+    """Check that something is a dense tensor of floating-point numbers."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must have a real floating-point dtype, got {tensor.dtype}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {tensor.layout}")
+    if tensor.is_meta:
+        raise TypeError(f"{name} must be a tensor with values, got one on the meta device")
+
+
 def _check_solver(solver: Any, name: str) -> str:
     if not isinstance(solver, str) or not solver:
         raise TypeError(f"{name} must be the name of a solver, got {solver!r}")
@@ -317,10 +308,7 @@ def _check_tensors(parameters: Sequence[Any], tensors: Sequence[Any]) -> int | N
         raise ValueError(f"params must be one tensor per parameter, {len(parameters)}, got {len(tensors)}")
     batch: int | None = None
     for index, (tensor, parameter) in enumerate(zip(tensors, parameters, strict=True)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"params[{index}] must be a tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise TypeError(f"params[{index}] must have a real floating-point dtype, got {tensor.dtype}")
+        check_tensor(tensor, f"params[{index}]")
         shape, wanted = tuple(tensor.shape), tuple(parameter.shape)
         if shape != wanted:
             if shape[1:] != wanted or len(shape) != len(wanted) + 1:

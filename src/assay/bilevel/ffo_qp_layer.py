@@ -13,23 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
+from jaxtyping import Float
+from numpy import ndarray
 from torch import Tensor
 
-from assay.bilevel.ffo_layer import active_rule, check_flag, differentiable_once
-from assay.bilevel.qp_record import (
-    DIMS,
-    QPBatch,
-    QPOptions,
-    QPRecord,
-    active_set,
-    form_of,
-    norms_of,
-    polished_solution,
-    products_of,
-    system_of,
-)
-from assay.bilevel.qp_solvers import QPSolver
+from assay.bilevel.ffo_autograd import differentiable_once
+from assay.bilevel.ffo_layer import active_rule, check_flag, check_tensor
+from assay.bilevel.qp_active import guessed, polished
+from assay.bilevel.qp_batch import DIMS, QPBatch
+from assay.bilevel.qp_record import QPOptions, QPRecord
+from assay.bilevel.qp_solvers import QPSolution, QPSolver, UserSolver
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["FFOQPLayer"]
@@ -42,16 +37,19 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, layer: Any, size: int, *data: Tensor) -> Tensor:
-        batch = QPBatch([part.detach().numpy() for part in data], size)
-        ctx.call = layer._last_call = layer._solved(batch)
-        return torch.from_numpy(ctx.call.points.copy())
+        ctx.call = layer._last_call = layer._solved([part.detach().numpy() for part in data], size)
+        ctx.save_for_backward(*data)
+        return torch.from_numpy(ctx.call.solutions.points.copy())
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        call = ctx.call
+        call, needed = ctx.call, tuple(ctx.needs_input_grad[2:])
         call.upstream = upstream.detach().numpy().astype(float)
-        found = call.gradients(call.upstream, call.delta, tuple(ctx.needs_input_grad[2:]))
-        return None, None, *(None if part is None else differentiable_once(torch.from_numpy(part)) for part in found)
+        found = [
+            None if part is None else torch.from_numpy(part)
+            for part in call.gradients(call.upstream, call.delta, needed)
+        ]
+        return None, None, *differentiable_once(found, upstream, ctx.saved_tensors)
 
 
 class FFOQPLayer(torch.nn.Module):
@@ -208,79 +206,62 @@ class FFOQPLayer(torch.nn.Module):
         solver = self._options.solver if isinstance(self._options.solver, str) else "callable"
         return f"solver={solver!r}, inner={self._options.inner!r}, polish={self._options.polish}"
 
-    def _solved(self, data: QPBatch) -> QPRecord:
+    def _solved(self, arrays: list[Float[ndarray, " ..."]], size: int) -> QPRecord:
         options = self._options
-        solutions, actives, systems = [], [], []
-        capped, better = np.zeros(data.size, dtype=bool), np.zeros(data.size, dtype=bool)
-        for index in range(data.size):
-            own = data.at(index)
-            Q, q, G, h, A, b = own
-            form = form_of(data, index, options.eps)
-            norms, rows = norms_of(data, index), products_of(data, index)
-            solver = data.once(
-                "solver",
-                (0, 2, 4),
-                index,
-                lambda Q=Q, G=G, A=A, rows=rows: QPSolver(options.solver, options.solver_args, Q, G, A, rows),
-            )
-            found = solver.solve(q, h, b, index)
-            active, capped[index] = active_set(
-                options.rule,
-                (h - (rows @ found.point)[b.size :]) / norms,
-                found.multipliers * norms,
-                max(q.size - b.size, 0),
-            )
-            system = None
-            if options.polish or form.shifted:
-                system = system_of(data, index, active, options.eps)
-            if form.shifted and not system.unique:
+        batch = QPBatch(arrays, size, options.eps)
+        found = self._by_solver(arrays, batch)
+        solutions = guessed(
+            batch,
+            options.rule,
+            np.stack([one.point for one in found]),
+            np.stack([one.multipliers for one in found]),
+            np.stack([one.equality_multipliers for one in found]),
+        )
+        if options.polish:
+            solutions = polished(batch, solutions, exchange=options.rule.mode == "compare")
+        for index, active in enumerate(solutions.active):
+            if batch.form(index).shifted and not (solutions.systems[index] or batch.system(index, active)).unique:
                 raise ValueError(
                     "Q must be positive definite where active constraints leave the solution open, got instance "
                     f"{index} whose solution is not unique"
                 )
-            if options.polish:
-                polished = polished_solution(own, rows, norms, found, active, system)
-                better[index] = polished is not None
-                found = polished or found
-            solutions.append(found)
-            actives.append(active)
-            systems.append(system if options.inner == "direct" else None)
-        data.forget("solver", "rows", "singles", "products")
-        accurate = np.array([one.accurate for one in solutions])
+        if options.inner != "direct":
+            solutions.systems = [None] * size
+        batch.forget()
+        accurate = np.array([one.accurate for one in found])
         if not accurate.all() and not self._warned:
             self._warned = True
             worst = int(np.flatnonzero(~accurate)[0])
             warnings.warn(
-                f"the solver did not meet its tolerances on instance {worst} (status {solutions[worst].status!r}); "
+                f"the solver did not meet its tolerances on instance {worst} (status {found[worst].status!r}); "
                 "later calls do not repeat this warning",
                 UserWarning,
                 stacklevel=5,
             )
-        return QPRecord(
-            data,
-            options,
-            np.stack([one.point for one in solutions]),
-            np.stack([one.multipliers for one in solutions]),
-            np.stack([one.equality_multipliers for one in solutions]),
-            actives,
-            systems,
-            tuple(one.status for one in solutions),
-            accurate,
-            better,
-            capped,
-            np.zeros(data.size, dtype=int),
-        )
+        statuses = tuple(one.status for one in found)
+        return QPRecord(batch, options, solutions, statuses, accurate, np.zeros(size, dtype=int))
+
+    def _by_solver(self, arrays: list[Float[ndarray, " ..."]], batch: QPBatch) -> list[QPSolution]:
+        """Solutions of all instances as the solver returns them, in the units of the batch."""
+        options, found = self._options, []
+        solver, known = None, all(batch.shared[position] for position in (0, 2, 4))
+        for index in range(batch.size):
+            if callable(options.solver):
+                Q, q, G, h, A, b = batch.raw(arrays, index)
+                found.append(batch.normalised(UserSolver(options.solver, Q, G, A).solve(q, h, b, index), index))
+                continue
+            if solver is None or not known:
+                rows = sp.csc_matrix(batch.products(index))
+                solver = QPSolver(options.solver, options.solver_args, batch.form(index).upper, rows)
+            found.append(batch.solved_by(solver, index))
+        return found
 
 
 def _check_data(arguments: tuple[Any, ...]) -> tuple[list[Tensor], int | None]:
     """The six tensors, absent ones empty, and the batch size if there is one."""
     for name, tensor in zip(_NAMES, arguments, strict=True):
-        if tensor is None and name not in ("Q", "q"):
-            continue
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} must have a real floating-point dtype, got {tensor.dtype}")
+        if tensor is not None or name in ("Q", "q"):
+            check_tensor(tensor, name)
     for pair in (("G", "h"), ("A", "b")):
         one, other = (arguments[_NAMES.index(name)] for name in pair)
         if (one is None) != (other is None):
@@ -293,17 +274,17 @@ def _check_data(arguments: tuple[Any, ...]) -> tuple[list[Tensor], int | None]:
         (empty.reshape(0, n) if dims == 2 else empty) if tensor is None else tensor
         for tensor, dims in zip(arguments, DIMS, strict=True)
     ]
-    rows = {
-        "Q": n,
-        "G": tensors[3].shape[-1] if tensors[3].ndim else 0,
-        "A": tensors[5].shape[-1] if tensors[5].ndim else 0,
-    }
     size: int | None = None
-    for name, tensor, dims in zip(_NAMES, tensors, DIMS, strict=True):
-        wanted = (rows[name], n) if dims == 2 else (tensor.shape[-1],) if tensor.ndim else ("k",)
+    for position in (1, 3, 5, 0, 2, 4):  # vectors say how many rows there are
+        name, tensor, dims = _NAMES[position], tensors[position], DIMS[position]
         shape = tuple(tensor.shape)
-        if len(shape) not in (dims, dims + 1) or shape[len(shape) - dims :] != wanted:
-            raise ValueError(f"{name} must have shape {wanted}, or that after a batch dimension, got {shape}")
+        if dims == 1:
+            if len(shape) not in (1, 2):
+                raise ValueError(f"{name} must be a vector, or one after a batch dimension, got shape {shape}")
+        else:
+            wanted = (tensors[(1, None, 3, None, 5)[position]].shape[-1], n)
+            if len(shape) not in (2, 3) or shape[-2:] != wanted:
+                raise ValueError(f"{name} must have shape {wanted}, or that after a batch dimension, got {shape}")
         if len(shape) == dims + 1:
             if shape[0] == 0 or (size is not None and shape[0] != size):
                 raise ValueError(

@@ -386,8 +386,8 @@ def solve_cholesky(system: Float[Tensor, "n n"], right: Tensor) -> Tensor | None
 
 def _singular(dtype: torch.dtype) -> ValueError:
     return ValueError(
-        "damping or ridge must be positive when the Fisher matrix is rank-deficient, got a matrix that is singular in "
-        f"{dtype}; raise damping"
+        "damping or ridge must be positive, and not lost in rounding, when the Fisher matrix is rank-deficient, got a "
+        f"matrix that is singular in {dtype}; raise damping or scale the inner problem"
     )
 
 

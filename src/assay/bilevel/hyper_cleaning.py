@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch.func import functional_call
@@ -44,8 +44,8 @@ class HyperCleaningClassifier(ClassifierMixin, BaseEstimator):
     alpha : float, default=1e-4
         Ridge of the coefficients.
     learning_rate : float, optional
-        Step of inner stochastic descent with momentum 0.9; by default 2 over the largest eigenvalue of the second
-        moment of the features, at which descent is stable.
+        Step of inner stochastic descent with momentum 0.9; by default one over the largest curvature that there can
+        be, that of the ridge plus half of the largest eigenvalue of the second moment of the features.
     outer_learning_rate : float, default=0.3
         Step of Adam on the logits of the weights.
     max_iter : int, default=150
@@ -165,13 +165,16 @@ class HyperCleaningClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            If a parameter is outside its range, data are not finite, there are fewer than two classes, only one of
-            ``X_val`` and ``y_val`` is given, or ``y_val`` has labels that ``y`` has not.
+            If a parameter is outside its range, data are not finite or too large to be squared, there are fewer than
+            two classes, only one of ``X_val`` and ``y_val`` is given, or ``y_val`` has labels that ``y`` has not.
         """
+        # Neither mode nor device that the caller has set for tensors of their own concerns those of this fit.
+        with torch.inference_mode(mode=False), torch.device("cpu"):
+            return self._fit(X, y, X_val, y_val, val_fraction)
+
+    def _fit(self, X: Any, y: Any, X_val: Any, y_val: Any, val_fraction: float) -> HyperCleaningClassifier:
         alpha = check_real(self.alpha, "alpha", minimum=0)
-        rate = self.learning_rate
-        if rate is not None:
-            rate = check_real(rate, "learning_rate", above=0)
+        rate = None if self.learning_rate is None else check_real(self.learning_rate, "learning_rate", above=0)
         outer_rate = check_real(self.outer_learning_rate, "outer_learning_rate", above=0)
         max_iter = check_integer(self.max_iter, "max_iter", minimum=1)
         inner_steps = check_integer(self.inner_steps, "inner_steps", minimum=1)
@@ -215,7 +218,8 @@ class HyperCleaningClassifier(ClassifierMixin, BaseEstimator):
             beta=self.beta,
             cross_batch=everything if len(kept) <= _WHOLE else None,
         )
-        inner_opt = torch.optim.SGD(net.parameters(), lr=stable_step(x) if rate is None else rate, momentum=_MOMENTUM)
+        rate = stable_step(x, alpha) if rate is None else rate
+        inner_opt = torch.optim.SGD(net.parameters(), lr=rate, momentum=_MOMENTUM)
         train = NHGD(hyper, inner_opt, torch.optim.Adam([logits], lr=outer_rate), inner_steps=inner_steps)
         count = min(batch_size, len(kept))
         curve = []
@@ -234,6 +238,7 @@ class HyperCleaningClassifier(ClassifierMixin, BaseEstimator):
     def _validation(self, X_val: Any, y_val: Any) -> tuple[np.ndarray, np.ndarray]:
         X_clean = validate_data(self, X_val, dtype=[np.float64, np.float32], reset=False)
         labels = check_array(np.asarray(y_val), ensure_2d=False, dtype=None, input_name="y_val")
+        labels = column_or_1d(labels, warn=True)
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if labels.shape != (len(X_clean),) or (self.classes_[codes] != labels).any():
             raise ValueError(f"y_val must have one of the labels of y for each of the {len(X_clean)} samples of X_val")
@@ -306,8 +311,13 @@ def hold_out(codes: Int[np.ndarray, " samples"], fraction: float, rng: np.random
     return found
 
 
-def stable_step(x: torch.Tensor) -> float:
-    """A step size at which descent of a softmax regression with intercept is stable."""
+def stable_step(x: torch.Tensor, alpha: float) -> float:
+    """A step size at which descent of a softmax regression with intercept and ridge is stable."""
+    largest = float(x.abs().max())
+    if not largest * x.numel() < torch.finfo(x.dtype).max ** 0.5:
+        raise ValueError(
+            f"X must have entries that can be squared in {x.dtype}, got up to {largest:g}; scale the features"
+        )
     with_one = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
     # The Hessian of the cross-entropy in the logits is at most 1/2.
-    return 2.0 / (float(torch.linalg.matrix_norm(with_one, 2)) ** 2 / len(x))
+    return 1.0 / (0.5 * float(torch.linalg.matrix_norm(with_one, 2)) ** 2 / len(x) + alpha)

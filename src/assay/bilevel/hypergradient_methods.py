@@ -76,6 +76,7 @@ class HypergradResult(Result):
         return self.certificates[0] if self.certificates else None
 
 
+@torch.inference_mode(mode=False)
 def hypergradient(
     inner_params: Any,
     outer_params: Any,
@@ -287,7 +288,7 @@ def _implicit(
     if method == "cg":
         solved = conjugate_gradients(hessian, grad, tol=tol, max_iter=max_iter or 10 * len(grad))
         if solved.residual > tol:
-            warn_not_converged("hypergradient", solved.n_products, solved.residual, tol, stacklevel=4)
+            warn_not_converged("hypergradient", solved.n_products, solved.residual, tol, stacklevel=5)
         w = solved.solution
     elif method == "neumann":
         w = neumann_series(hessian, grad, step_size=float(step_size or 0.0), n_terms=n_terms).solution
@@ -320,7 +321,7 @@ def _unrolled(problem: BilevelProblem, batch: Any, outer_batch: Any, step_size: 
     value = problem.outer_value(theta, v, outer_batch)
     if not value.requires_grad:
         raise ValueError("outer_loss must depend on the inner parameters, got one that depends on nothing")
-    require_finite(f"step_size must be one with which {n_steps} inner steps stay finite", *theta, value)
+    require_finite(f"step_size and inner_batch must keep {n_steps} inner steps finite", *theta, value)
     found = torch.autograd.grad(value, v, allow_unused=True)
     if all(part is None for part in found):
         raise ValueError("inner_loss_per_sample, sample_weight or ridge must depend on outer_params, got none")

@@ -56,6 +56,8 @@ class ParameterSet:
         self.dtype, self.device = tensors[0].dtype, tensors[0].device
         if not self.dim:
             raise ValueError(f"{name} must have at least 1 entry, got empty tensors")
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+            raise ValueError(f"{name} must be finite, got a nan or an infinity")
 
     def detached(self) -> list[Tensor]:
         """The tensors as constants."""
@@ -88,7 +90,7 @@ class ParameterSet:
     def numbers(self, content: Any, name: str, where: str = "") -> Tensor:
         """A copy of what the user passes, finite, in the dtype and on the device of the tensors."""
         try:
-            found = torch.as_tensor(content).detach()
+            found = content.detach() if isinstance(content, Tensor) else torch.as_tensor(content, device=self.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name} must be real numbers, got {type(content).__name__}") from error
         if found.is_complex() or found.layout != torch.strided:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray
 
@@ -19,71 +20,92 @@ __all__ = ["EqualitySystem", "QuadraticForm", "SingleRows", "first_order_move"]
 
 
 class QuadraticForm:
-    """A positive semidefinite matrix, factorised on first use, once for a whole batch.
+    """A positive semidefinite matrix over its largest entry, factorised once for a whole batch.
+
+    Whether it is singular is decided by its pivots, each relative to the diagonal entry, so that neither the units of
+    the objective nor those of the unknowns matter.
 
     Parameters
     ----------
     matrix : numpy.ndarray of shape (n, n)
         Its symmetric part counts.
     eps : float
-        Added to the diagonal, times the size of the matrix, where there is no Cholesky factor without it.
+        Added to the diagonal, times its entries, where there is no Cholesky factor without it.
     """
 
     def __init__(self, matrix: Float[ndarray, "n n"], eps: float):
         diagonal = np.diagonal(matrix)
         self.size, self.eps = diagonal.size, eps
         self.is_diagonal = np.count_nonzero(matrix) == np.count_nonzero(diagonal)
-        self.diagonal = diagonal.copy()
-        self.shifted = False
-        self._matrix = None if self.is_diagonal else 0.5 * (matrix + matrix.T)
-        self._lower: Float[ndarray, "n n"] | None = None
-        entries = self.diagonal if self._matrix is None else self._matrix
-        self.scale = max(float(np.abs(entries).max(initial=0.0)), 1.0)
-        if self.is_diagonal:
-            self._shift_diagonal()
-        else:
-            self._factorise()
+        entries = diagonal if self.is_diagonal else matrix
+        self.scale = _largest_entry(entries)
+        if self.scale < 1e-290:  # where its inverse is no number
+            self.scale, self.is_diagonal, diagonal = 0.0, True, np.zeros(self.size)
+        factor = 1.0 / self.scale if self.scale else 0.0
+        self._matrix: Float[ndarray, "n n"] | None = None
+        if not self.is_diagonal:
+            half = matrix * (0.5 * factor)
+            self._matrix = half + half.T
+        self.diagonal = diagonal * factor
+        self._prepare()
 
     @property
     def matrix(self) -> Float[ndarray, "n n"]:
-        """The symmetric matrix."""
+        """The symmetric matrix over its largest entry."""
         return np.diag(self.diagonal) if self._matrix is None else self._matrix
 
-    def _shift_diagonal(self) -> None:
+    @property
+    def upper(self) -> sp.csc_matrix:
+        """The upper triangle of it."""
+        return sp.csc_matrix(sp.diags(self.diagonal) if self._matrix is None else np.triu(self._matrix))
+
+    @property
+    def units(self) -> Float[ndarray, " n"]:
+        """Diagonal entries, 1 where they vanish."""
+        return np.where(self.diagonal > 1e-13, self.diagonal, 1.0)
+
+    def _prepare(self) -> None:
+        self.shifted = False
+        if not self.is_diagonal:
+            self._factorise()
+            return
         least = float(self.diagonal.min(initial=np.inf))
-        if least < -1e-12 * self.scale:
-            raise _not_semidefinite(least)
-        self.shifted = least <= self.eps * self.scale
-        self._pivots = np.maximum(self.diagonal, 0.0) + self.shifted * self.eps * self.scale
+        if least < -1e-12:
+            raise _not_semidefinite(least * self.scale)
+        self.shifted = least <= 1e-13
+        self._pivots = self.diagonal + self.eps * self.units if self.shifted else self.diagonal
 
     def _factorise(self) -> None:
+        units = self.units
         try:
             lower = np.linalg.cholesky(self._matrix)
-            if np.diagonal(lower).min() ** 2 > self.eps * self.scale:
+            if (np.diagonal(lower) ** 2 > self.eps * units).all():
                 self._lower = lower
                 return
         except np.linalg.LinAlgError:
             pass
         self.shifted = True
-        try:
-            self._lower = np.linalg.cholesky(self._matrix + self.eps * self.scale * np.eye(self.size))
-        except np.linalg.LinAlgError:
-            raise _not_semidefinite(float(np.linalg.eigvalsh(self._matrix)[0])) from None
+        for shift in (units, np.ones(self.size)):
+            try:
+                self._lower = np.linalg.cholesky(self._matrix + np.diag(self.eps * shift))
+                return
+            except np.linalg.LinAlgError:
+                continue
+        raise _not_semidefinite(float(np.linalg.eigvalsh(self._matrix)[0]) * self.scale)
 
     def on(self, free: Int[ndarray, " k"]) -> QuadraticForm:
         """The principal submatrix."""
         if free.size == self.size:
             return self
-        if not self.is_diagonal:
-            return QuadraticForm(self._matrix[np.ix_(free, free)], self.eps)
         part = copy.copy(self)
         part.size, part.diagonal = free.size, self.diagonal[free]
-        part._shift_diagonal()
+        part._matrix = None if self._matrix is None else self._matrix[np.ix_(free, free)]
+        part._prepare()
         return part
 
-    def times(self, vector: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
-        """Product with the matrix itself."""
-        return self.diagonal * vector if self._matrix is None else self._matrix @ vector
+    def times(self, vector: Float[ndarray, "*B n"]) -> Float[ndarray, "*B n"]:
+        """Product with the matrix itself, of a vector or of every row."""
+        return self.diagonal * vector if self._matrix is None else vector @ self._matrix
 
     def whitened(self, columns: Float[ndarray, "n k"]) -> Float[ndarray, "n k"]:
         """The inverse of the factor times some columns: their products are those with the inverse matrix."""
@@ -96,6 +118,10 @@ class QuadraticForm:
         if self.is_diagonal:
             return vector / np.sqrt(self._pivots)
         return scipy.linalg.solve_triangular(self._lower, vector, lower=True, trans="T", check_finite=False)
+
+
+def _largest_entry(entries: Float[ndarray, " ..."]) -> float:
+    return max(float(entries.max(initial=0.0)), -float(entries.min(initial=0.0)))
 
 
 def _not_semidefinite(least: float) -> ValueError:
@@ -147,17 +173,16 @@ class EqualitySystem:
         self.form = form
         n = form.size
         self.size = picked.size
-        alone = columns[picked] >= 0
+        column = columns[picked]
+        alone = column >= 0
+        pinned, first = _first_ones(column, np.flatnonzero(alone), n)
+        if pinned.size and not form.is_diagonal and not self._worthwhile(n, picked.size, pinned.size):
+            pinned, first, alone = pinned[:0], first[:0], np.zeros_like(alone)
         self._singles = np.flatnonzero(alone)
-        self._single_columns = columns[picked[self._singles]]
-        # of several bounds on one coordinate, the first one counts
-        pinned, first = np.unique(self._single_columns, return_index=True)
-        if not form.is_diagonal and not self._worthwhile(n, picked.size, pinned.size):
-            self._singles, pinned, first, alone = self._singles[:0], pinned[:0], first[:0], np.zeros_like(alone)
-            self._single_columns = self._single_columns[:0]
+        self._single_columns = column[self._singles]
         self._single_values = rows[picked[self._singles], self._single_columns]
-        self._pinned, self._pins = pinned, self._singles[first]
-        self._values = self._single_values[first]
+        self._pinned, self._pins = pinned, first
+        self._values = rows[picked[first], pinned]
         self._others = np.flatnonzero(~alone)
         self._dense = rows[picked[self._others]]
         free = np.ones(n, dtype=bool)
@@ -179,10 +204,15 @@ class EqualitySystem:
         """Whether the equations determine what the form leaves open."""
         if not self._sub.shifted:
             return True
-        basis = scipy.linalg.null_space(self._part) if len(self._part) else np.eye(self._free.size)
+        roots = np.sqrt(self._sub.units)
+        part = self._part / roots
+        norms = np.linalg.norm(part, axis=1, keepdims=True)
+        part = part / np.where(norms > 0, norms, 1.0)
+        basis = scipy.linalg.null_space(part, rcond=1e-12) if len(part) else np.eye(self._free.size)
         if not basis.shape[1]:
             return True
-        return bool(np.linalg.eigvalsh(basis.T @ self._sub.matrix @ basis)[0] > 1e-9 * self.form.scale)
+        basis = basis / roots[:, None]
+        return bool(np.linalg.eigvalsh(basis.T @ self._sub.times(basis.T).T)[0] > 1e-9)
 
     def _apply(self, point: Float[ndarray, " n"]) -> Float[ndarray, " r"]:
         values = np.empty(self.size)
@@ -210,7 +240,7 @@ class EqualitySystem:
                 break
             best, least = (point, multipliers), worst
             size = max(float(np.abs(linear).max()), float(np.abs(target).max(initial=0.0)))
-            if worst <= 4e-16 * size:
+            if worst <= 1e-15 * size:
                 break
             correction = self._once(-first, second)
             point, multipliers = point + correction[0], multipliers + correction[1]
@@ -237,24 +267,39 @@ class EqualitySystem:
         return point, multipliers
 
 
+def _first_ones(
+    column: Int[ndarray, " r"], singles: Int[ndarray, " s"], n: int
+) -> tuple[Int[ndarray, " k"], Int[ndarray, " k"]]:
+    """Coordinates that rows with one entry fix, and of several bounds on one coordinate the first one."""
+    first = np.full(n, -1)
+    first[column[singles[::-1]]] = singles[::-1]
+    pinned = np.flatnonzero(first >= 0)
+    return pinned, first[pinned]
+
+
 class _SafeInverse:
-    """Inverse of a Gram matrix, or its pseudo-inverse when its rows depend on each other."""
+    """Inverse of a Gram matrix, or its pseudo-inverse when its rows depend on each other; lengths do not matter."""
 
     def __init__(self, gram: Float[ndarray, "k k"]):
         self._factor = self._pseudo = None
-        top = float(np.diagonal(gram).max(initial=0.0))
+        lengths = np.sqrt(np.diagonal(gram))
+        self._inverse_lengths = np.divide(1.0, lengths, out=np.zeros(lengths.size), where=lengths > 0)
+        gram = gram * self._inverse_lengths * self._inverse_lengths[:, None]
         try:
-            lower = np.linalg.cholesky(gram + 1e-12 * top * np.eye(len(gram))) if len(gram) else gram
-            if len(gram) and np.diagonal(lower).min() ** 2 <= 1e-11 * top:
+            lower = np.linalg.cholesky(gram + 1e-12 * np.eye(len(gram))) if len(gram) else gram
+            if len(gram) and np.diagonal(lower).min() ** 2 <= 1e-11:
                 raise np.linalg.LinAlgError
             self._factor = lower
         except np.linalg.LinAlgError:
             self._pseudo = np.linalg.pinv(gram, rcond=1e-12, hermitian=True)
 
     def solve(self, right: Float[ndarray, " k"]) -> Float[ndarray, " k"]:
+        if not right.size:
+            return right
+        right = right * self._inverse_lengths
         if self._pseudo is not None:
-            return self._pseudo @ right
-        return scipy.linalg.cho_solve((self._factor, True), right, check_finite=False) if right.size else right
+            return self._inverse_lengths * (self._pseudo @ right)
+        return self._inverse_lengths * scipy.linalg.cho_solve((self._factor, True), right, check_finite=False)
 
 
 def first_order_move(

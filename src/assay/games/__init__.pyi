@@ -19,6 +19,11 @@ from .goma import GomaResult as GomaResult
 from .goma import StochasticSpec as StochasticSpec
 from .goma import goma as goma
 from .goma_optimizer import GOMA as GOMA
+from .imperfect_nash import NashResult as NashResult
+from .imperfect_nash import find_nash as find_nash
+from .imperfect_recall_game import ImperfectRecallGame as ImperfectRecallGame
+from .imperfect_recall_sos import ExAnteResult as ExAnteResult
+from .imperfect_recall_sos import ex_ante_optimum as ex_ante_optimum
 from .market_deviation import ScheduleResponse as ScheduleResponse
 from .market_deviation import UniformDeviation as UniformDeviation
 from .market_deviation import best_uniform_deviation as best_uniform_deviation
@@ -47,6 +52,7 @@ from .markov_openspiel import openspiel_markov_game as openspiel_markov_game
 from .matrix_game import MatrixGameResult as MatrixGameResult
 from .matrix_game import duality_gap as duality_gap
 from .matrix_game import project_simplex as project_simplex
+from .moment_problem import moment_problem as moment_problem
 from .offline_baselines import PluginResult as PluginResult
 from .offline_baselines import pessimistic_equilibrium as pessimistic_equilibrium
 from .offline_baselines import plugin_equilibrium as plugin_equilibrium
@@ -72,6 +78,9 @@ from .semismooth_newton import lift as lift
 from .semismooth_newton import newton_step as newton_step
 from .semismooth_newton import residual_gap_bound as residual_gap_bound
 from .sequence_form import SequenceFormGame as SequenceFormGame
+from .sos_concavity import ConcavityResult as ConcavityResult
+from .sos_concavity import is_sos_concave as is_sos_concave
+from .sos_concavity import is_sos_monotone as is_sos_monotone
 from .ssn import solve_matrix_game as solve_matrix_game
 from .stage_equilibrium import iterations_needed as iterations_needed
 from .stage_equilibrium import stage_equilibrium as stage_equilibrium

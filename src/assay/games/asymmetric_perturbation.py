@@ -148,7 +148,8 @@ def asym_gda(
     ``mu`` leaves the equilibrium in place, take accordingly many.
 
     A step costs two products with ``A`` and two projections, and memory is that of ``A``, twice. If the perturbed gap
-    rises tenfold over 1000 steps, ``eta`` is halved; with a stable step only if it also exceeds the first gap.
+    rises tenfold over 1000 steps, or does not even halve while it should have fallen by a factor of ``exp(25)``,
+    ``eta`` is halved; with a stable step only if it rises above the first gap.
 
     References
     ----------

@@ -24,6 +24,8 @@ SMALLEST_MU = 1e-12
 LARGEST_STRENGTH = 1e12
 # The perturbed gap rising by this factor over so many steps means that the step is too long.
 _DIVERGENCE, _DIVERGENCE_STEPS = 10.0, 1000
+# And so does a gap that does not even halve in a time in which it should fall by a factor of exp(25).
+_STALL, _STALL_TIMES = 0.5, 50.0
 # From where on steps without a perturbation are unstable, in one over the spectral norm.
 _LONGEST = {"optimistic": 3.0**-0.5, "extragradient": 1.0}
 
@@ -153,6 +155,41 @@ class Side(Protocol):
         """Take steps."""
 
 
+class GapWatch:
+    """Tells from the gaps of one perturbation whether steps are too long: they rise, or they stand still.
+
+    Parameters
+    ----------
+    start : int
+        Number of steps at which it begins to watch.
+    patience : float
+        Steps in which a gap should have fallen.
+    """
+
+    def __init__(self, start: int, patience: float):
+        self._recent: list[tuple[int, float]] = []
+        self._patience = max(float(_DIVERGENCE_STEPS), patience)
+        self._block, self._best, self._best_before = start, math.inf, math.inf
+
+    def rises(self, n_iter: int, gap: float) -> bool:
+        """Whether the gap has risen tenfold over 1000 steps."""
+        self._recent.append((n_iter, gap))
+        # Keep what is younger than the window, and one row that is older.
+        while len(self._recent) > 1 and self._recent[1][0] <= n_iter - _DIVERGENCE_STEPS:
+            self._recent.pop(0)
+        first, before = self._recent[0]
+        return n_iter - first >= _DIVERGENCE_STEPS and gap > _DIVERGENCE * before
+
+    def stalls(self, n_iter: int, gap: float) -> bool:
+        """Whether the least gap since then is hardly less than that of as many steps before."""
+        self._best = min(self._best, gap)
+        if n_iter - self._block < self._patience:
+            return False
+        stalled = self._best > _STALL * self._best_before
+        self._block, self._best, self._best_before = n_iter, math.inf, self._best
+        return stalled
+
+
 class TwoSidedRun:
     """Both runs, and the record of what happened. Inside, the largest payoff is about 1.
 
@@ -172,6 +209,9 @@ class TwoSidedRun:
         What rounding may take from a perturbed gap.
     """
 
+    # Whether steps that are not too long by the analysis of a singular vector are known to be stable.
+    analysed = True
+
     def __init__(
         self, sides: dict[str, Any], mu: float, automatic: bool, options: PlayOptions, unit: float, rounding: float
     ):
@@ -180,7 +220,7 @@ class TwoSidedRun:
         self.n_iter = self.halvings = 0
         self.rejected: list[float] = []
         self.rows: list[dict[str, Any]] = []
-        self.solved = self.exhausted = False
+        self.solved = self.exhausted = self.rounded = False
         self._shortened = 1.0
         self._first_gap: float | None = None
         self._restart()
@@ -208,13 +248,14 @@ class TwoSidedRun:
                 # Steps that are right for a weak perturbation are unstable with the strong ones at the start, which
                 # then would never be seen to be too strong.
                 eta = min(eta, settled_step(min(spectral_norm, 2.0 / eta), self.mu))
+                eta = eta if self.analysed else min(eta, 0.5 / self.mu)
         self.eta = eta * self._shortened
         self._trusted = self.eta <= settled_step(spectral_norm, self.mu) * (1 + 1e-9)
         for side in self.sides.values():
             side.set(self.eta, self.mu)
         self._since = self.n_iter
         self._solved_after: int | None = None
-        self._recent: list[tuple[int, float]] = []
+        self._watch = GapWatch(self.n_iter, _STALL_TIMES / (self.eta * self.mu))
 
     def play(self, callback: Callback) -> None:
         """Advance both runs until the tolerance is reached or there is nothing to gain."""
@@ -249,6 +290,7 @@ class TwoSidedRun:
         if len(self.sides) == 2:
             if nashconv <= max(tol, 0.25 * self.rounding):
                 self.too_large(nashconv)
+                self.rounded = nashconv > tol
                 return True
         elif self.one_sided_done(tol):
             return True
@@ -279,14 +321,10 @@ class TwoSidedRun:
             return
         gap = sum(side.gap for side in self.sides.values())
         self._first_gap = gap if self._first_gap is None else self._first_gap
-        self._recent.append((self.n_iter, gap))
-        # Keep what is younger than the window, and one row that is older.
-        while len(self._recent) > 1 and self._recent[1][0] <= self.n_iter - _DIVERGENCE_STEPS:
-            self._recent.pop(0)
-        first, before = self._recent[0]
         # Stable steps let the gap rise as well, on the way from one solution to the next, but not above the first.
-        floor = max(1e3 * self.rounding, self._first_gap if self._trusted else 0.0)
-        if self.n_iter - first >= _DIVERGENCE_STEPS and gap > _DIVERGENCE * before and gap > floor:
+        rises = self._watch.rises(self.n_iter, gap) and not (self._trusted and gap <= self._first_gap)
+        stalls = self._watch.stalls(self.n_iter, gap) and not (self._trusted and self.analysed)
+        if (rises or stalls) and gap > 1e3 * self.rounding:
             self._shortened *= 0.5
             self._restart()
 
@@ -297,6 +335,8 @@ class TwoSidedRun:
             return f": mu was halved to {mu:.3g}, the smallest that is tried"
         if self.rejected and self.rejected[-1] == self.mu:
             return f": mu={mu:g} is too large for this game"
+        if self.rounded:
+            return ": less cannot be told from rounding"
         return ": the perturbed games are solved to rounding" if self.solved else ""
 
 

@@ -102,8 +102,8 @@ def asym_dgda(
     Notes
     -----
     A step costs the non-zeros of the payoff matrix and the sequences of both players. If the perturbed gap rises
-    tenfold over 1000 steps, ``eta`` is halved; where it is at most about ``2 / L``, only if the gap also exceeds the
-    first.
+    tenfold over 1000 steps, or does not even halve while it should have fallen by a factor of ``exp(25)``, ``eta`` is
+    halved. A rise is allowed to steps of at most about ``2 / L`` as long as the gap stays below the first.
 
     References
     ----------
@@ -182,6 +182,9 @@ class _TreeSide:
 
 class _TreeRun(TwoSidedRun):
     """The runs of a game tree."""
+
+    # The dilated distance is weaker than the Euclidean one, by how much depends on the tree.
+    analysed = False
 
     def __init__(self, game: SequenceFormGame, mu: float, automatic: bool, options: PlayOptions, unit: float):
         self.game = game

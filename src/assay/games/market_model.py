@@ -182,8 +182,8 @@ class DataMarket:
         budgets : array_like of shape (n_tasks,)
             Money of each buyer.
         scorer : callable, optional
-            ``scorer(y_true, y_predicted)`` is an error, smaller is better; by default the variance of
-            ``y_true - y_predicted``.
+            ``scorer(y_true, y_predicted)`` is an error, a finite number, smaller is better; by default the variance of
+            ``y_true - y_predicted``, for labels that are numbers.
         estimator : scikit-learn classifier, optional
             Cloned for every fit; by default a logistic regression.
         rescale : bool, default=True

@@ -28,7 +28,7 @@ from assay.certificate import Certificate
 from assay.games.market_model import DataMarket
 from assay.games.market_prices import geometric_grid
 from assay.result import Result
-from assay.validation import ConvergenceWarning, check_integer, check_real
+from assay.validation import ConvergenceWarning, as_float_array, check_integer, check_real
 
 __all__ = [
     "NoEquilibriumProof",
@@ -171,13 +171,22 @@ def limit_ratio_at(alpha: float, beta: float, p: ArrayLike, q: ArrayLike) -> Flo
     numpy.ndarray
         inf where seller 2 earns nothing, also at a tie.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not positive and finite.
+
     Examples
     --------
     >>> from assay.games.market_no_equilibrium import limit_ratio_at
     >>> float(limit_ratio_at(0.733, 0.86, 0.86, 0.733).round(5))
     1.36426
     """
-    p, q = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    alpha, beta = check_real(alpha, "alpha", above=0), check_real(beta, "beta", above=0)
+    p, q = as_float_array(p, "p", ndim=(0, 1, 2, 3)), as_float_array(q, "q", ndim=(0, 1, 2, 3))
+    for name, prices in (("p", p), ("q", q)):
+        if prices.min() <= 0:
+            raise ValueError(f"{name} must be greater than 0, got a minimum of {prices.min():g}")
     first = _best_of_first(alpha, beta, q, q) / (np.minimum(p, beta) + 1.0 - np.minimum(q, 1.0))
     second = np.minimum(1.0, p / alpha) / np.minimum(q, 1.0)
     return np.where(p > alpha * q, np.maximum(first, second), np.inf)

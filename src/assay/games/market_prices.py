@@ -56,7 +56,12 @@ def geometric_grid(eps: float, p_min: float, p_max: float) -> Float[np.ndarray, 
     steps = math.ceil((math.log(p_max) - math.log(p_min)) / math.log1p(eps) - 1e-9)
     if steps >= _MOST_PRICES:
         raise ValueError(f"eps must be so large that there are fewer than {_MOST_PRICES} prices, got {eps:g}")
-    return np.geomspace(p_min, p_max, steps + 1) if steps else np.array([p_min])
+    grid = np.geomspace(p_min, p_max, steps + 1) if steps else np.array([p_min])
+    if (np.diff(grid) <= 0).any():
+        raise ValueError(
+            f"eps and p_min must be so large that prices differ as floating-point numbers, got {eps:g} and {p_min:g}"
+        )
+    return grid
 
 
 def as_grids(

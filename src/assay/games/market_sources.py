@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from assay.validation import as_float_array
+from assay.validation import as_float_array, check_real
 
 __all__ = ["error_variance", "model_values", "read_market"]
 
@@ -137,7 +137,7 @@ def model_values(
     tasks : sequence of (labels, X_test, y_test)
         Labels of every shard, and test records with labels, of each buyer.
     scorer : callable, optional
-        Error of a prediction, by default :func:`error_variance`.
+        Error of a prediction, a finite number; by default :func:`error_variance`.
     estimator : scikit-learn classifier, optional
         By default a logistic regression.
     rescale : bool, default=True
@@ -154,11 +154,12 @@ def model_values(
     records = [as_float_array(shard, f"X_shards[{j}]", ndim=2) for j, shard in enumerate(shards)]
     if not records or not len(tasks):
         raise ValueError(f"there must be a shard and a task at least, got {len(records)} and {len(tasks)}")
-    scorer = error_variance if scorer is None else scorer
+    if scorer is not None and not callable(scorer):
+        raise TypeError(f"scorer must be callable or None, got {type(scorer).__name__}")
     model = LogisticRegression(max_iter=1000) if estimator is None else estimator
     values = np.zeros((len(tasks), len(records)))
     for i, task in enumerate(tasks):
-        if len(task) != 3 or len(task[0]) != len(records):
+        if not hasattr(task, "__len__") or len(task) != 3 or len(task[0]) != len(records):
             raise ValueError(f"tasks[{i}] must be labels for each of {len(records)} shards, X_test and y_test")
         test = as_float_array(task[1], f"X_test of tasks[{i}]", ndim=2)
         truth = _as_labels(task[2], f"y_test of tasks[{i}]", len(test))
@@ -168,13 +169,23 @@ def model_values(
             guess = np.full(truth.shape, classes[np.argmax(counts)])
             # Of records with one label, a model is that guess.
             predicted = clone(model).fit(shard, labels).predict(test) if classes.size > 1 else guess
-            values[i, j] = max(0.0, float(scorer(truth, guess)) - float(scorer(truth, predicted)))
+            values[i, j] = max(0.0, _error(scorer, truth, guess) - _error(scorer, truth, predicted))
     largest = float(values.max())
     return values / largest if rescale and largest > 0 else values
+
+
+def _error(scorer: Callable[[np.ndarray, np.ndarray], float] | None, truth: np.ndarray, predicted: np.ndarray) -> float:
+    if scorer is not None:
+        return check_real(scorer(truth, predicted), "what scorer returns")
+    if truth.dtype.kind not in "biuf" or predicted.dtype.kind not in "biuf":
+        raise TypeError(f"labels must be numbers unless there is a scorer, got dtype {truth.dtype}")
+    return error_variance(truth, predicted)
 
 
 def _as_labels(labels: ArrayLike, name: str, size: int) -> np.ndarray:
     vector = np.asarray(labels)
     if vector.shape != (size,):
         raise ValueError(f"{name} must be a vector of {size} labels, got shape {vector.shape}")
+    if vector.dtype.kind in "fc" and not np.isfinite(vector).all():
+        raise ValueError(f"{name} must be finite, got {np.count_nonzero(~np.isfinite(vector))} nan or infinite entries")
     return vector

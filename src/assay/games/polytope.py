@@ -315,16 +315,38 @@ def as_feasible_set(candidate: Any, name: str, size: int | None = None) -> Any:
     own = check_integer(candidate.size, f"{name}.size", minimum=1)
     if size is not None and own != size:
         raise ValueError(f"{name} must be a set of dimension {size}, got {own}")
-    for method in ("project", "minimise"):
-        point = as_float_array(getattr(candidate, method)(np.zeros(own)), f"{name}.{method}(0)", ndim=1)
-        if point.size != own:
-            raise ValueError(f"{name}.{method} must return a vector of length {own}, got {point.size}")
-        if np.linalg.norm(point) > candidate.radius * (1 + 1e-9) + 1e-12:
+    feasible = candidate if type(candidate) in (Simplex, Box, CappedSimplex, Product) else _Checked(candidate, name)
+    for method, argument in (("project", 0.0), ("minimise", 0.0), ("minimise", 1.0), ("minimise", -1.0)):
+        norm = _norm(getattr(feasible, method)(np.full(own, argument)))
+        if norm > candidate.radius * (1 + 1e-9) + 1e-12:
             raise ValueError(
                 f"{name}.radius must be the largest norm in the set, got {candidate.radius:g} although "
-                f"{name}.{method}(0) has the norm {np.linalg.norm(point):g}"
+                f"{name}.{method} returns a point of norm {norm:g}"
             )
-    return candidate
+    return feasible
+
+
+class _Checked:
+    """A set of the user's own: it gets copies, and what it returns becomes an array of the right shape."""
+
+    def __init__(self, inner: Any, name: str):
+        self.inner, self.name = inner, name
+        self.size, self.radius = int(inner.size), float(inner.radius)
+
+    def project(self, point: np.ndarray) -> np.ndarray:
+        return self._asked("project", point)
+
+    def minimise(self, loss: np.ndarray) -> np.ndarray:
+        return self._asked("minimise", loss)
+
+    def directions(self, vectors: np.ndarray) -> np.ndarray:
+        return directions_of(self.inner)(vectors)
+
+    def _asked(self, method: str, vector: np.ndarray) -> np.ndarray:
+        answer = as_float_array(getattr(self.inner, method)(vector.copy()), f"{self.name}.{method}(vector)", ndim=1)
+        if answer.size != self.size:
+            raise ValueError(f"{self.name}.{method} must return a vector of length {self.size}, got {answer.size}")
+        return answer
 
 
 def directions_of(feasible: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -69,9 +69,10 @@ def any_price_bound(market: DataMarket, standing: Standing) -> float:
     for j, size in enumerate(market.n_prices):
         prices = market.prices[j, :size]
         largest_budget = float(market.budgets[wanted[:, j]].max(initial=0.0))
-        steps = np.append(prices[1:] / prices[:-1], max(1.0, largest_budget / prices[-1]))
+        with np.errstate(over="ignore"):  # a step beyond all numbers says nothing
+            step = float((np.append(prices[1:], max(prices[-1], largest_budget)) / prices).max())
         below_grid = prices[0] * float(market.weights[wanted[:, j]].sum())
-        bounds.append(max(float(steps.max()) * float(standing.deviation[j].max()), below_grid))
+        bounds.append(max(step * float(standing.deviation[j].max()) if step < math.inf else math.inf, below_grid))
     return float(best_to_own(np.array(bounds), standing.revenue).max())
 
 

@@ -120,8 +120,11 @@ class SequenceFormGame:
         ------
         MissingExtraError
             If OpenSpiel is not installed.
+        TypeError
+            If it is neither a game nor a name.
         ValueError
-            If it is not a two-player zero-sum game with perfect recall, or larger than ``max_nodes``.
+            If OpenSpiel does not know the name, or it is not a two-player zero-sum game with perfect recall, or it is
+            larger than ``max_nodes``.
 
         Examples
         --------
@@ -131,7 +134,16 @@ class SequenceFormGame:
         SequenceFormGame(sequences (13, 13), information sets (6, 6), 30 non-zeros)
         """
         pyspiel = import_extra("pyspiel", extra="games")
-        game = pyspiel.load_game(game) if isinstance(game, str) else game
+        if isinstance(game, str):
+            try:
+                game = pyspiel.load_game(game)
+            except pyspiel.SpielError as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(f"game must be one that OpenSpiel can load, got {game!r}: {reason}") from None
+        if not isinstance(game, pyspiel.Game):
+            raise TypeError(f"game must be a pyspiel.Game or the name of one, got {type(game).__name__}")
+        if game.num_players() != 2:  # before a large tree is walked in vain
+            raise ValueError(f"game must have two players, got {game.num_players()}")
         if game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
             game = pyspiel.convert_to_turn_based(game)
         form = cls.from_tree(GameTree.from_openspiel(game, max_nodes=max_nodes))
@@ -190,6 +202,9 @@ class SequenceFormGame:
         TypeError, ValueError
             If an array is not as described.
         """
+        for name, pair in (("parents", parents), ("actions", actions), ("payoff_triplets", payoff_triplets)):
+            if not hasattr(pair, "__len__"):
+                raise TypeError(f"{name} must be a sequence of sequences, got {type(pair).__name__}")
         for name, pair in (("parents", parents), ("actions", actions)):
             if len(pair) != 2:
                 raise ValueError(f"{name} must have one sequence for each of two players, got {len(pair)}")
@@ -213,6 +228,8 @@ class SequenceFormGame:
         if labels is None:
             names = tuple(tuple(str(j) for j in range(tree.length.size)) for tree in trees)
         else:
+            if not all(hasattr(row, "__iter__") and not isinstance(row, str) for row in (labels, *(labels if hasattr(labels, "__iter__") else ()))):
+                raise TypeError(f"labels must be a list of names for each player, got {labels!r}")
             names = tuple(tuple(map(str, row)) for row in labels)
             if [len(row) for row in names] != [tree.length.size for tree in trees]:
                 raise ValueError(f"labels must name every information set, got {[len(row) for row in names]} names")
@@ -321,13 +338,16 @@ class SequenceFormGame:
 
         Raises
         ------
-        ValueError
-            If the game does not come from OpenSpiel, or the plan is no realisation plan.
+        TypeError, ValueError
+            If the game does not come from OpenSpiel, the plan is no realisation plan, or the policy not one of
+            OpenSpiel.
         """
         if self.source is None:
             raise ValueError("game must come from from_openspiel for to_policy, got one from elsewhere")
         tabular = import_extra("open_spiel.python.policy", extra="games")
         policy = tabular.TabularPolicy(self.source) if policy is None else policy
+        if not isinstance(policy, tabular.TabularPolicy):
+            raise TypeError(f"policy must be None or a TabularPolicy of OpenSpiel, got {type(policy).__name__}")
         for label, local in self.behaviour(player, plan).items():
             # Where both players have a state of one name, that of one of them was given a prefix.
             name = label if label in policy.state_lookup else label.partition(": ")[2]

@@ -65,6 +65,9 @@ class Treeplex:
         TypeError, ValueError
             If they are no integers, or a parent is not a sequence of an earlier information set.
         """
+        for which, given in ((name, parents), ("actions", actions)):
+            if not hasattr(given, "__iter__"):
+                raise TypeError(f"{which} must be a sequence of integers, got {type(given).__name__}")
         parents, actions = list(parents), list(actions)
         if len(parents) != len(actions):
             raise ValueError(f"{name} must have one entry per information set, {len(actions)}, got {len(parents)}")

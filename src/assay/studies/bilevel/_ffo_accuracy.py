@@ -89,7 +89,7 @@ def measure_gradient(measurement: Measurement, contender: str, rng: np.random.Ge
         upstream = rng.normal(size=20)
         tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-13)
         data = [part.numpy() for part in (Q, q, G, h, A, b)]
-        found = QPSolver("clarabel", tight, data[0], data[2], data[4]).solve(data[1], data[3], data[5], 0)
+        found = QPSolver.of("clarabel", tight, data[0], data[2], data[4]).solve(data[1], data[3], data[5], 0)
         exact = kkt_gradient(data[0], data[2], data[3], data[4], found.point, found.multipliers, upstream)[0]
         leaf = q[None].clone().requires_grad_()
         solved = make(contender, Program(Q, G, h, A, b))(leaf)

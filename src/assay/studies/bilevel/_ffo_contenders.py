@@ -184,7 +184,7 @@ def _dense(name: str, program: Program) -> Callable[..., Any]:
         @staticmethod
         def forward(ctx: Any, q: Any, A: Any, b: Any) -> Any:
             data = [part.detach().numpy() for part in (program.Q, program.G, program.h, A, b)]
-            solver = QPSolver("clarabel", {}, data[0], data[1], data[3])
+            solver = QPSolver.of("clarabel", {}, data[0], data[1], data[3])
             ctx.data = data
             ctx.found = [solver.solve(row, data[2], data[4], k) for k, row in enumerate(q.detach().numpy())]
             return torch.from_numpy(np.stack([one.point for one in ctx.found]))

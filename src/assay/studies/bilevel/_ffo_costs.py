@@ -111,7 +111,7 @@ def _solver_only(program: Any, q: Any) -> Callable[[], Any]:
     nothing, rows = np.zeros((0, len(Q))), q.detach().numpy()
 
     def solve() -> Any:
-        solver = QPSolver("clarabel", {}, Q, G, nothing)
+        solver = QPSolver.of("clarabel", {}, Q, G, nothing)
         return [solver.solve(row, h, np.zeros(0), index) for index, row in enumerate(rows)]
 
     return solve
@@ -163,7 +163,7 @@ def _all_gradients(name: str, n: int, seed: int) -> Callable[[], Any]:
         return torch.autograd.grad(FFOQPLayer()(*leaves), leaves, torch.as_tensor(upstream))
 
     def dense() -> Any:
-        found = QPSolver("clarabel", {}, Q, G, nothing).solve(q, h, np.zeros(0), 0)
+        found = QPSolver.of("clarabel", {}, Q, G, nothing).solve(q, h, np.zeros(0), 0)
         step, moved, _ = kkt_gradient(Q, G, h, nothing, found.point, found.multipliers, upstream)
         by_form = 0.5 * (np.outer(step, found.point) + np.outer(found.point, step))
         return by_form, step, np.outer(found.multipliers, step) + np.outer(moved, found.point), -moved

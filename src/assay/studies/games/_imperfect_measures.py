@@ -112,8 +112,16 @@ def measure_absent_minded(measurement: Measurement, games: list[NamedGame], ours
     measurement.add("share_where_mixing_pays", float(np.mean(pays)), case="absent-minded")
 
 
-def measure_equilibria(measurement: Measurement, n_trees: int, seed: int) -> None:
+def measure_equilibria(measurement: Measurement, n_trees: int, seed: int, kuhn: bool = False) -> None:
     """Existence and non-existence of equilibria."""
+    from assay.studies.games._imperfect_rivals import is_there
+
+    if kuhn and is_there("pyspiel"):
+        answer = _equilibrium(forgetful_kuhn()[0], max_order=2)
+        measurement.add("no_equilibrium", answer.status == "no_equilibrium", case="Kuhn poker")
+        measurement.add("n_cuts", answer.n_cuts, case="Kuhn poker")
+        measurement.add("seconds", answer.solve_seconds, case="Kuhn poker")
+        measurement.certify(answer.certificates, case="Kuhn poker, both players")
     for mismatch in (0.0, 0.5, 2.0, 3.0):
         case = f"shoot-out {mismatch:g}"
         answer = _equilibrium(shootout(mismatch))
@@ -270,9 +278,9 @@ def rival_speed(measurement: Measurement, shape: tuple[int, int], assembly: tupl
     measurement.add("assembly_over_ours", timings.ratio("scalar", "sparse").median, case=f"C{length}, order {order}")
 
 
-def _equilibrium(game: ImperfectRecallGame) -> Any:
+def _equilibrium(game: ImperfectRecallGame, **options: Any) -> Any:
     from assay.games.imperfect_nash import find_nash
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return find_nash(game)
+        return find_nash(game, **options)

@@ -109,6 +109,9 @@ class ImperfectRecallStudy(Study):
         Claim("C4b", "with at most 3 cuts", "n_cuts", OURS, "<=", 3, "prototype", reduce="max", case="shoot-out *"),
         Claim("C4c", "Without a mismatch cost: an equilibrium from which nobody gains 1e-6", "largest_gain", OURS, "<=",
               1e-6, "prototype", reduce="max", case="shoot-out 0"),
+        Claim("C4d", "Kuhn poker, card forgotten before the second move: no equilibrium, proved", "no_equilibrium",
+              OURS, ">=", 1, "measured here: the least exploitability that local search finds is 1/36", reduce="min",
+              case="Kuhn poker", sizes=("full",)),
         Claim("C5a", "Random payoffs, 4 information sets: a start of block ascent finds the optimum, probability .17",
               "success", ASCENT, "<=", 0.17, "prototype: mean of 10 games", reduce="mean", case="pure tensor 4*",
               sizes=("full",)),
@@ -160,6 +163,7 @@ class ImperfectRecallStudy(Study):
             "tensors": ((4, 2),),
             "absent": 6,
             "two_player": 1,
+            "kuhn": False,
             "classes": 1,
             "starts": 100,
             "gradient_starts": 10,
@@ -176,6 +180,7 @@ class ImperfectRecallStudy(Study):
             "tensors": ((4, 10), (5, 2), (6, 1)),
             "absent": 20,
             "two_player": 10,
+            "kuhn": True,
             "classes": 5,
             "starts": 100,
             "gradient_starts": 100,
@@ -214,7 +219,7 @@ class ImperfectRecallStudy(Study):
             measures.measure_pure(measurement, problem.pure + problem.tensors, ours=True)
             measures.measure_known(measurement)
             measures.measure_absent_minded(measurement, problem.absent, ours=True)
-            measures.measure_equilibria(measurement, parameters["two_player"], problem.seed)
+            measures.measure_equilibria(measurement, parameters["two_player"], problem.seed, parameters["kuhn"])
             measures.measure_classes(measurement, parameters["classes"], problem.seed)
         elif contender == COST:
             measures.measure_speed(measurement, parameters["speed"], parameters["box"])
