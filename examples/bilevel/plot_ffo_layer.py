@@ -16,10 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from assay.bilevel.ffo_certificate import certificate
-from assay.bilevel.ffo_layer import FFOLayer
-from assay.bilevel.ffo_qp_layer import FFOQPLayer
-from assay.bilevel.goldstein import goldstein_descent
+from assay.bilevel import FFOLayer, FFOQPLayer, certificate, goldstein_descent
 
 x, radius, y = cp.Parameter(3), cp.Parameter(nonneg=True), cp.Variable(3)
 problem = cp.Problem(cp.Minimize(cp.sum_squares(y - x)), [cp.norm(y) <= radius])

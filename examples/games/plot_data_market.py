@@ -19,11 +19,15 @@ import warnings
 import matplotlib.pyplot as plt
 import numpy as np
 
-from assay.games.data_market import solve_pricing
-from assay.games.market_deviation import best_uniform_deviation
-from assay.games.market_model import DataMarket
-from assay.games.market_no_equilibrium import certify_no_equilibrium, limit_ratio, no_equilibrium_instance
-from assay.games.market_uniform import uniform_best_response
+from assay.games import (
+    DataMarket,
+    best_uniform_deviation,
+    certify_no_equilibrium,
+    limit_ratio,
+    no_equilibrium_instance,
+    solve_pricing,
+    uniform_best_response,
+)
 from assay.validation import ConvergenceWarning
 
 market = no_equilibrium_instance(1000)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from assay.bilevel.ffo_certificate import certificate
-from assay.bilevel.ffo_layer import FFOLayer
+from assay.bilevel import FFOLayer, certificate
 from assay.extras import MissingExtraError
 
 cp = pytest.importorskip("cvxpy")

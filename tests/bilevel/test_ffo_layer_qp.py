@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from assay.bilevel.ffo_certificate import certificate
-from assay.bilevel.ffo_qp_layer import FFOQPLayer
+from assay.bilevel import FFOQPLayer, certificate
 from assay.validation import ConvergenceWarning
 
 pytest.importorskip("clarabel")
@@ -62,7 +61,7 @@ def dense(data, point, multipliers, equality_multipliers, upstream):
 
 def duals(layer):
     call = layer._last_call
-    return call.points[0], call.multipliers[0], call.equality_multipliers[0]
+    return call.solutions.points[0], call.multipliers[0], call.equality_multipliers[0]
 
 
 @pytest.mark.parametrize("solver", ["clarabel", "osqp"])
@@ -244,12 +243,12 @@ def test_active_sets_at_default_tolerance():
         data = random_qp(10, 15, 2, seed)
         reference = FFOQPLayer(solver_args={"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13})
         reference(*data)
-        truth = reference._last_call.active[0].tolist()
+        truth = reference._last_call.solutions.active[0].tolist()
         assert certificate(reference).certified
         for name in wrong:
             layer = FFOQPLayer(active=name, polish=name == "compare")
             layer(*data)
-            wrong[name] += layer._last_call.active[0].tolist() != truth
+            wrong[name] += layer._last_call.solutions.active[0].tolist() != truth
     assert wrong["compare"] == 0
     assert wrong["threshold"] >= 3
 
@@ -452,12 +451,12 @@ def test_certificates_are_of_the_answer():
     layer = FFOQPLayer()
     layer(*random_qp())
     assert certificate(layer, check_gradient=True).certified
-    layer._last_call.points += 1e-3
+    layer._last_call.solutions.points += 1e-3
     assert not certificate(layer).certificates[0].holds
-    layer._last_call.points -= 1e-3
-    layer._last_call.multipliers[0, layer._last_call.active[0]] *= 1.5  # gradients by G are off by as much
-    layer._last_call.systems = [None]
-    layer._last_call.active = [layer._last_call.active[0][1:]]
+    layer._last_call.solutions.points -= 1e-3
+    found = layer._last_call.solutions
+    found.lam[0, found.active[0]] *= 1.5  # gradients by G are off by as much
+    found.systems, found.active = [None], [found.active[0][1:]]
     assert not certificate(layer, check_gradient=True).certificates[-1].holds
 
 

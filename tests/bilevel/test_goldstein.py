@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.bilevel.ffo_qp_layer import FFOQPLayer
-from assay.bilevel.goldstein import goldstein_descent
+from assay.bilevel import FFOQPLayer, goldstein_descent
 from assay.validation import ConvergenceWarning
 
 

@@ -91,3 +91,65 @@ def test_bad_types():
 
     with pytest.raises(TypeError, match="'radius'"):
         as_feasible_set(NoRadius(), "Y")
+
+
+class OwnBox:
+    """The unit box, written by somebody who is careless in one way."""
+
+    size, radius = 2, np.sqrt(2)
+
+    def __init__(self, careless):
+        self.careless, self.asked = careless, 0
+
+    def project(self, point):
+        self.asked += 1
+        nearest = np.clip(point, 0, 1)
+        if self.careless == "in place":
+            point[:] = nearest
+            return point
+        if self.careless == "nan":
+            return nearest if self.asked < 5 else nearest * np.nan
+        if self.careless == "column":
+            return nearest if self.asked < 5 else nearest[:, None]
+        if self.careless == "length":
+            return nearest if self.asked < 5 else nearest[:1]
+        return {"list": list, "float32": np.float32}.get(self.careless, np.asarray)(nearest)
+
+    def minimise(self, loss):
+        return np.where(loss < 0, 1, 0)
+
+
+@pytest.mark.parametrize("careless", ["not at all", "list", "float32", "in place"])
+def test_sets_of_the_users_own(careless):
+    from assay.games.asymmetric_perturbation import asym_gda
+
+    result = asym_gda([[1.0, -1], [0.5, 1]], X=OwnBox(careless), p=[-1.0, -1.0])
+    expected = asym_gda([[1.0, -1], [0.5, 1]], X=Box([0, 0], [1, 1]), p=[-1.0, -1.0])
+    np.testing.assert_allclose(result.x, expected.x, atol=1e-6)
+    assert result.certified
+
+
+@pytest.mark.parametrize(
+    "careless, message",
+    [("nan", "X.project.* must be a finite"), ("column", "X.project.* must be a finite 1-D"), ("length", "length 2")],
+)
+def test_sets_that_go_wrong_later_are_named(careless, message):
+    from assay.games.asymmetric_perturbation import asym_gda
+
+    with pytest.raises(ValueError, match=message):
+        asym_gda([[1.0, -1], [0.5, 1]], X=OwnBox(careless), p=[-1.0, -1.0])
+
+
+def test_a_radius_that_is_too_small_would_prove_what_is_wrong():
+    corners = Polytope(lambda v: np.clip(v, 0, 1), lambda c: np.where(c < 0, 1.0, 0.0), radius=0.5, size=2)
+    with pytest.raises(ValueError, match=r"X.radius must be the largest norm in the set, got 0\.5 .* norm 1\.41"):
+        as_feasible_set(corners, "X")
+
+
+def test_boxes_keep_what_they_were_given():
+    lower = np.zeros(2)
+    box = Box(lower, [1, 1])
+    lower[:] = -5
+    np.testing.assert_array_equal(box.lower, [0, 0])
+    assert Box([-1e200], [1e200]).radius == 1e200
+    assert CappedSimplex(2, 1e200, 1e200).radius == 1e200

@@ -253,6 +253,19 @@ def test_openspiel_games_that_are_refused():
         SequenceFormGame.from_openspiel("kuhn_poker", max_nodes=10)
 
 
+def test_what_openspiel_cannot_load():
+    pyspiel = pytest.importorskip("pyspiel")
+    with pytest.raises(ValueError, match="game must be one that OpenSpiel can load, got 'nonsense'"):
+        SequenceFormGame.from_openspiel("nonsense")
+    with pytest.raises(TypeError, match="game must be a pyspiel.Game or the name of one, got int"):
+        SequenceFormGame.from_openspiel(3)
+    with pytest.raises(ValueError, match="game must have two players, got 1"):
+        SequenceFormGame.from_openspiel(pyspiel.load_game("blackjack"))  # a tree that is too large to walk
+    kuhn = openspiel()
+    with pytest.raises(TypeError, match="policy must be None or a TabularPolicy"):
+        kuhn.to_policy(0, kuhn.uniform(0), policy=3)
+
+
 def test_games_that_are_not_zero_sum():
     root = decision("one", "a", {"type": "leaf", "payoffs": [1, 1]}, {"type": "leaf", "payoffs": [1, 2]})
     with pytest.raises(ValueError, match="zero-sum"):
@@ -286,6 +299,26 @@ GOOD = {"parents": ([0], [0]), "actions": ([2], [2]), "payoff_triplets": ([1], [
 def test_bad_arrays(change, message):
     with pytest.raises(ValueError, match=message):
         SequenceFormGame.from_arrays(**GOOD | change)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"parents": 3}, "parents must be a sequence"),
+        ({"parents": (0, [0])}, r"parents\[0\] must be a sequence of integers, got int"),
+        ({"actions": ([2], 2)}, "actions must be a sequence of integers, got int"),
+        ({"payoff_triplets": 1.0}, "payoff_triplets must be a sequence"),
+        ({"labels": 3}, "labels must be a list of names"),
+        ({"labels": ("a", "b")}, "labels must be a list of names"),
+    ],
+)
+def test_types_of_arrays_that_are_no_sequences(change, message):
+    with pytest.raises(TypeError, match=message):
+        unchecked_from_arrays(**GOOD | change)
+
+
+# Without the runtime check of annotations, as users have it.
+unchecked_from_arrays = getattr(SequenceFormGame.from_arrays, "__wrapped__", SequenceFormGame.from_arrays)
 
 
 def test_bad_plans_and_players():

@@ -150,8 +150,7 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
     Examples
     --------
     >>> import torch
-    >>> from assay.bilevel.ffo_certificate import certificate
-    >>> from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    >>> from assay.bilevel import FFOQPLayer, certificate
     >>> layer = FFOQPLayer()
     >>> eye = torch.eye(2, dtype=torch.float64)
     >>> target = torch.tensor([-2.0, 0.3], dtype=torch.float64, requires_grad=True)

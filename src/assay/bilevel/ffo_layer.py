@@ -116,7 +116,7 @@ class FFOLayer(torch.nn.Module):
     Notes
     -----
     Where the active set changes, where active constraints are dependent, and where the solution is not unique, there
-    is no derivative; :func:`~assay.bilevel.ffo_certificate.certificate` calls the first two doubtful, and the last is
+    is no derivative; :func:`~assay.bilevel.certificate` calls the first two doubtful, and the last is
     an error in the backward pass. The gradient can be taken once: differentiating it raises an error.
 
     Problems are solved on the CPU in float64, whatever the tensors are; results have the type and device of the first
@@ -137,7 +137,7 @@ class FFOLayer(torch.nn.Module):
 
     >>> import cvxpy as cp
     >>> import torch
-    >>> from assay.bilevel.ffo_layer import FFOLayer
+    >>> from assay.bilevel import FFOLayer
     >>> x, y = cp.Parameter(3), cp.Variable(3)
     >>> problem = cp.Problem(cp.Minimize(cp.sum_squares(y - x)), [cp.norm(y) <= 1])
     >>> layer = FFOLayer(problem, parameters=[x], variables=[y])

@@ -70,7 +70,7 @@ class FFOQPLayer(torch.nn.Module):
         Added to the diagonal of ``Q``, in units of its largest entry or 1, where ``Q`` is singular. Refinement takes
         its effect out.
     active : {"compare", "threshold"}, default="compare"
-        As in :class:`~assay.bilevel.ffo_layer.FFOLayer`.
+        As in :class:`~assay.bilevel.FFOLayer`.
     polish : bool, default=True
         Whether to solve once more on the active rows; the result is kept where it satisfies all optimality conditions
         to 1e-9.
@@ -104,7 +104,7 @@ class FFOQPLayer(torch.nn.Module):
     -----
     Only the symmetric part of ``Q`` counts. A singular ``Q``, or none at all in a linear program, is allowed where the
     active rows determine the solution. Where the active set changes there is no derivative, and
-    :func:`~assay.bilevel.ffo_certificate.certificate` says ``"doubtful"``. The gradient can be taken once.
+    :func:`~assay.bilevel.certificate` says ``"doubtful"``. The gradient can be taken once.
 
     Problems are solved on the CPU in float64; the solution has the type and device of ``q``, gradients those of each
     tensor. The layer has no state. It keeps its last call, for the certificate.
@@ -122,7 +122,7 @@ class FFOQPLayer(torch.nn.Module):
     Projection on the simplex; the gradient is that of the coordinates on the support, less its mean:
 
     >>> import torch
-    >>> from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    >>> from assay.bilevel import FFOQPLayer
     >>> eye, ones = torch.eye(3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
     >>> point = torch.tensor([0.9, 0.5, -1.0], dtype=torch.float64, requires_grad=True)
     >>> projection = FFOQPLayer()(eye, -point, -eye, torch.zeros(3, dtype=torch.float64), ones, ones[0, :1])

@@ -146,7 +146,7 @@ def goldstein_descent(
     Examples
     --------
     >>> import numpy as np
-    >>> from assay.bilevel.goldstein import goldstein_descent
+    >>> from assay.bilevel import goldstein_descent
     >>> result = goldstein_descent(np.sign, [1.0, -2.0], delta=0.5, eps=0.5, lipschitz=2 ** 0.5, f_gap=3.0, rng=0)
     >>> result.certified, bool(np.abs(result.x).max() < 0.5)
     (True, True)

@@ -12,6 +12,7 @@ validation samples sink.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,8 @@ class HyperCleaningClassifier(ClassifierMixin, BaseEstimator):
             two classes, only one of ``X_val`` and ``y_val`` is given, or ``y_val`` has labels that ``y`` has not.
         """
         # Neither mode nor device that the caller has set for tensors of their own concerns those of this fit.
-        with torch.inference_mode(mode=False), torch.device("cpu"):
+        elsewhere = torch.get_default_device().type != "cpu"
+        with torch.inference_mode(mode=False), torch.device("cpu") if elsewhere else nullcontext():
             return self._fit(X, y, X_val, y_val, val_fraction)
 
     def _fit(self, X: Any, y: Any, X_val: Any, y_val: Any, val_fraction: float) -> HyperCleaningClassifier:

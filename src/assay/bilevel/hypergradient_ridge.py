@@ -75,9 +75,9 @@ class RidgeCurvature:
                     f"ridge must have the shapes of inner_params, {[tuple(shape) for shape in inner.shapes]}, "
                     f"got {[np.shape(part) for part in diagonal]}"
                 )
-            diagonal = torch.cat([torch.as_tensor(part).reshape(-1) for part in diagonal])
+            diagonal = torch.cat([torch.as_tensor(part, device=inner.device).reshape(-1) for part in diagonal])
         if isinstance(diagonal, np.ndarray):
-            diagonal = torch.as_tensor(np.array(diagonal, dtype=np.float64))
+            diagonal = torch.as_tensor(np.array(diagonal, dtype=np.float64), device=inner.device)
         if not isinstance(diagonal, Tensor):
             number = check_real(diagonal, "ridge", minimum=0)
             return torch.tensor(number, dtype=torch.float64, device=inner.device)

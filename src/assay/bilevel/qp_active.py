@@ -46,7 +46,7 @@ class QPSolutions:
     points: Float[ndarray, "B n"]
     lam: Float[ndarray, "B m"]
     nu: Float[ndarray, "B p"]
-    active: list[Int[ndarray, " k"]]
+    active: list[Int[ndarray, " ..."]]
     systems: list[EqualitySystem | None]
     capped: Bool[ndarray, " B"]
     confirmed: Bool[ndarray, " B"]
@@ -112,7 +112,7 @@ def polished(batch: QPBatch, rough: QPSolutions, *, exchange: bool) -> QPSolutio
 
 
 def _solved(
-    batch: QPBatch, pending: Int[ndarray, " k"], tried: dict[int, tuple[Int[ndarray, " e"], bool]]
+    batch: QPBatch, pending: Int[ndarray, " k"], tried: dict[int, tuple[Int[ndarray, " ..."], bool]]
 ) -> tuple[Float[ndarray, "k n"], Float[ndarray, "k m"], Float[ndarray, "k p"], list[EqualitySystem]]:
     """Solutions with some rows as equations."""
     n_equations = batch.n_equations

@@ -137,17 +137,17 @@ class QPBatch:
         """Rows times points, of some instances."""
         if self.one_matrix:
             return (self.products(0) @ points.T).T
-        return np.stack([self.products(index) @ point for index, point in zip(which, points, strict=True)])
+        return np.stack([self.products(index) @ point for index, point in zip(which.tolist(), points, strict=True)])
 
     def _adjoint(self, weights: Float[ndarray, "k rows"], which: Int[ndarray, " k"]) -> Float[ndarray, "k n"]:
         if self.one_matrix:
             return (self.products(0).T @ weights.T).T
-        return np.stack([self.products(index).T @ weight for index, weight in zip(which, weights, strict=True)])
+        return np.stack([self.products(index).T @ weight for index, weight in zip(which.tolist(), weights, strict=True)])
 
     def _times(self, points: Float[ndarray, "k n"], which: Int[ndarray, " k"]) -> Float[ndarray, "k n"]:
         if self.shared[0]:
             return self.forms[0].times(points)
-        return np.stack([self.forms[index].times(point) for index, point in zip(which, points, strict=True)])
+        return np.stack([self.forms[index].times(point) for index, point in zip(which.tolist(), points, strict=True)])
 
     def residuals(
         self,

@@ -89,7 +89,7 @@ class QPRecord:
         """Of the equations."""
         return self._weight(self.solutions.nu, self.batch.equality_norms)
 
-    def _weight(self, weights: Float[ndarray, "B k"], norms: Float[ndarray, "*B k"]) -> Float[ndarray, "B k"]:
+    def _weight(self, weights: Float[ndarray, "B k"], norms: Float[ndarray, "... k"]) -> Float[ndarray, "B k"]:
         return weights * (self.batch.scale[:, None] / norms)
 
     def measured(self) -> dict[str, Float[ndarray, " B"]]:

@@ -176,8 +176,7 @@ def solve_pricing(
     Examples
     --------
     >>> import numpy as np
-    >>> from assay.games.data_market import solve_pricing
-    >>> from assay.games.market_model import DataMarket
+    >>> from assay.games import DataMarket, solve_pricing
     >>> values = np.random.default_rng(0).random((10, 10))
     >>> market = DataMarket(np.ones(10), values, price_grid=np.arange(1, 11) / 10)
     >>> result = solve_pricing(market, rng=0)

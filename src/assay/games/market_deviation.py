@@ -87,8 +87,7 @@ def best_uniform_deviation(market: DataMarket, lengths: ArrayLike, j: int) -> Un
     --------
     The buyer takes the other dataset first unless this one is cheaper than 2.
 
-    >>> from assay.games.market_deviation import best_uniform_deviation
-    >>> from assay.games.market_model import DataMarket
+    >>> from assay.games import DataMarket, best_uniform_deviation
     >>> market = DataMarket([3], [[2, 1]], price_grid=[[5], [1]])
     >>> revenue, price, attained = best_uniform_deviation(market, [[1], [1]], 0)
     >>> revenue, price, attained
@@ -200,8 +199,7 @@ def plc_best_response(
     --------
     A hundred poor buyers spend their money on a cheap part of dataset 0, a rich one buys the expensive rest, too.
 
-    >>> from assay.games.market_deviation import best_uniform_deviation, plc_best_response
-    >>> from assay.games.market_no_equilibrium import no_equilibrium_instance
+    >>> from assay.games import best_uniform_deviation, no_equilibrium_instance, plc_best_response
     >>> market = no_equilibrium_instance(100, price_grid=[[36, 86], [0.5, 1]])
     >>> schedules = [[0, 1], [1, 0]]
     >>> round(best_uniform_deviation(market, schedules, 0).revenue, 2)

@@ -82,7 +82,7 @@ class DataMarket:
 
     Examples
     --------
-    >>> from assay.games.market_model import DataMarket
+    >>> from assay.games import DataMarket
     >>> market = DataMarket([1, 2], [[2, 1], [1, 3]], price_grid=[0.5, 1, 2])
     >>> schedules = [[0.5, 0.5, 0], [0, 1, 0]]
     >>> market.revenue(schedules), market.deviation_revenue(schedules, 0)
@@ -145,7 +145,7 @@ class DataMarket:
         Examples
         --------
         >>> import pathlib, tempfile
-        >>> from assay.games.market_model import DataMarket
+        >>> from assay.games import DataMarket
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "market.csv"
         >>> _ = path.write_text("buyer,seller,value,budget\nann,news,2,5\nann,maps,1,5\nbob,maps,3,4\n")
         >>> market = DataMarket.from_csv(path)
@@ -203,7 +203,7 @@ class DataMarket:
         Examples
         --------
         >>> import numpy as np
-        >>> from assay.games.market_model import DataMarket
+        >>> from assay.games import DataMarket
         >>> x = np.linspace(-1, 1, 40)[:, None]
         >>> good, bad = (x[:, 0] > 0).astype(int), (abs(x[:, 0]) > 0.7).astype(int)
         >>> market = DataMarket.from_models([x, x], [([good, bad], x, good)], [1.0])
@@ -303,8 +303,8 @@ class DataMarket:
         """
         lengths = self.check_lengths(lengths)
         paid = spending(self.budgets, self.prices, lengths, *self.order)
-        cost = np.where(lengths > 0, self.prices * lengths, 1.0)
-        return np.where(lengths > 0, lengths * (paid / cost), 0.0)
+        cost = np.where(lengths > 0, self.prices * lengths, 0.0)  # 0 also where a fraction is next to none
+        return np.where(cost > 0, lengths * (paid / np.where(cost > 0, cost, 1.0)), 0.0)
 
     def buyer_utility(self, lengths: ArrayLike) -> Float[np.ndarray, " buyers"]:
         """Value of what each buyer takes.

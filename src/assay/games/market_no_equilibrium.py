@@ -74,7 +74,7 @@ def no_equilibrium_instance(
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import no_equilibrium_instance
+    >>> from assay.games import no_equilibrium_instance
     >>> no_equilibrium_instance(10).values
     array([[7.33, 1.  ],
            [8.6 , 0.  ]])
@@ -124,7 +124,7 @@ def limit_ratio(alpha: float, beta: float) -> float:
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import limit_ratio
+    >>> from assay.games import limit_ratio
     >>> round(limit_ratio(0.733, 0.860), 5)
     1.36375
     """
@@ -178,7 +178,7 @@ def limit_ratio_at(alpha: float, beta: float, p: ArrayLike, q: ArrayLike) -> Flo
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import limit_ratio_at
+    >>> from assay.games import limit_ratio_at
     >>> float(limit_ratio_at(0.733, 0.86, 0.86, 0.733).round(5))
     1.36426
     """
@@ -257,7 +257,7 @@ def certify_no_equilibrium(alpha: float, beta: float, c: float, *, max_boxes: in
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import certify_no_equilibrium
+    >>> from assay.games import certify_no_equilibrium
     >>> holds, n_boxes = certify_no_equilibrium(0.733, 0.860, 1.36)
     >>> holds, certify_no_equilibrium(0.733, 0.860, 1.365).holds
     (True, False)

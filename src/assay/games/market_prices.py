@@ -16,8 +16,8 @@ __all__ = ["as_grids", "geometric_grid"]
 
 _DEFAULT_STEP, _DEFAULT_SPAN = 0.02, 1e-3
 _MOST_PRICES = 10**7
-# Prices times fractions and weights must be finite.
-_LARGEST = 1e150
+# Prices times fractions must be more than nothing, and times weights finite.
+_SMALLEST, _LARGEST = 1e-290, 1e150
 
 
 def geometric_grid(eps: float, p_min: float, p_max: float) -> Float[np.ndarray, " prices"]:
@@ -45,7 +45,7 @@ def geometric_grid(eps: float, p_min: float, p_max: float) -> Float[np.ndarray, 
 
     Examples
     --------
-    >>> from assay.games.market_prices import geometric_grid
+    >>> from assay.games import geometric_grid
     >>> geometric_grid(1.0, 0.5, 4.0)
     array([0.5, 1. , 2. , 4. ])
     """
@@ -99,6 +99,8 @@ def _as_grid(grid: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name} must be greater than 0, got a minimum of {prices.min():g}")
     if (np.diff(prices) <= 0).any():
         raise ValueError(f"{name} must be increasing, got {prices.tolist()[:8]}")
+    if prices.min() < _SMALLEST:
+        raise ValueError(f"{name} must be at least {_SMALLEST:g}, got a minimum of {prices.min():g}")
     if prices.max() > _LARGEST:
         raise ValueError(f"{name} must be at most {_LARGEST:g}, got {prices.max():g}")
     return prices

@@ -54,8 +54,7 @@ def uniform_revenue(market: DataMarket, prices: ArrayLike, *, ties: str = "fixed
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import no_equilibrium_instance
-    >>> from assay.games.market_uniform import uniform_revenue
+    >>> from assay.games import no_equilibrium_instance, uniform_revenue
     >>> uniform_revenue(no_equilibrium_instance(10), [8.6, 0.7331])
     array([11.269,  7.331])
     """
@@ -105,8 +104,7 @@ def approx_ratio_uniform(market: DataMarket, prices: ArrayLike, *, ties: str = "
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import no_equilibrium_instance
-    >>> from assay.games.market_uniform import approx_ratio_uniform
+    >>> from assay.games import approx_ratio_uniform, no_equilibrium_instance
     >>> round(approx_ratio_uniform(no_equilibrium_instance(100), [86.0, 0.733]), 5)
     1.36426
     """
@@ -207,8 +205,7 @@ def uniform_best_response(
 
     Examples
     --------
-    >>> from assay.games.market_no_equilibrium import no_equilibrium_instance
-    >>> from assay.games.market_uniform import uniform_best_response
+    >>> from assay.games import no_equilibrium_instance, uniform_best_response
     >>> result = uniform_best_response(no_equilibrium_instance(100), method="grid")
     >>> result.settled, result.cycle_length > 1
     (False, True)

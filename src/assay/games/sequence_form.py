@@ -228,7 +228,7 @@ class SequenceFormGame:
         if labels is None:
             names = tuple(tuple(str(j) for j in range(tree.length.size)) for tree in trees)
         else:
-            if not all(hasattr(row, "__iter__") and not isinstance(row, str) for row in (labels, *(labels if hasattr(labels, "__iter__") else ()))):
+            if not (_is_list(labels) and all(_is_list(row) for row in labels)):
                 raise TypeError(f"labels must be a list of names for each player, got {labels!r}")
             names = tuple(tuple(map(str, row)) for row in labels)
             if [len(row) for row in names] != [tree.length.size for tree in trees]:
@@ -381,6 +381,10 @@ def _walk(tree: GameTree, starts: list[int]) -> tuple[dict[int, int], np.ndarray
                     "different own sequences"
                 )
     return parents, np.array(sequences, dtype=np.int64), np.array(reach)
+
+
+def _is_list(names: Any) -> bool:
+    return hasattr(names, "__iter__") and not isinstance(names, str)
 
 
 def _canonical(payoff: sp.csr_array) -> sp.csr_array:

@@ -124,7 +124,7 @@ class Treeplex:
             worst = max(worst, float(np.abs(np.add.reduceat(plan, self.start) - plan[self.parent]).max()))
         return worst
 
-    def directions(self, vectors: np.ndarray) -> Float[np.ndarray, "..."]:
+    def directions(self, vectors: np.ndarray) -> Float[np.ndarray, ...]:
         """Projection of a vector, or of the columns of a matrix, on the directions in which plans differ: O(n)."""
         columns = np.array(vectors.reshape(self.size, -1), dtype=np.float64)
         project_on_differences(*self.arrays, columns)

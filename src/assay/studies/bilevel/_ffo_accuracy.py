@@ -26,7 +26,7 @@ def measure_order(measurement: Measurement, contender: str, rng: np.random.Gener
     """Slope of the error of gradients against delta."""
     import torch
 
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel import FFOQPLayer
 
     difference = "forward" if contender == FORWARD else "central"
     deltas = np.array([0.2, 0.1, 0.05, 0.025])
@@ -47,7 +47,7 @@ def _ball_orders(measurement: Measurement, difference: str, deltas: np.ndarray) 
     import cvxpy as cp
     import torch
 
-    from assay.bilevel.ffo_layer import FFOLayer
+    from assay.bilevel import FFOLayer
 
     x, r, y = cp.Parameter(3), cp.Parameter(nonneg=True), cp.Variable(3)
     problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(y - x)), [cp.norm(y) <= r])
@@ -101,7 +101,7 @@ def measure_gradient(measurement: Measurement, contender: str, rng: np.random.Ge
 
 def measure_active_sets(measurement: Measurement, contender: str, count: int, rng: np.random.Generator) -> None:
     """Share of random programs whose active rows are not those of a solution of high accuracy."""
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel import FFOQPLayer
 
     tight = {"solver_args": dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-13)}
     rule = {"active": "threshold", "polish": False} if contender != "FFOQP" else {}
@@ -121,8 +121,7 @@ def measure_iterations(measurement: Measurement, sizes: tuple[int, ...], rng: np
     """Iterations of the first-order inner solver against digits, with condition number 100."""
     import torch
 
-    from assay.bilevel.ffo_certificate import certificate
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel import FFOQPLayer, certificate
 
     digits = np.arange(2, 11)
     slopes = []
@@ -154,8 +153,7 @@ def measure_descent(
     """Goldstein descent on half a squared distance of a projection, with hypergradients by the layer."""
     import torch
 
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
-    from assay.bilevel.goldstein import goldstein_descent
+    from assay.bilevel import FFOQPLayer, goldstein_descent
 
     fixed = np.random.default_rng(0)
     B, t = fixed.normal(size=(20, 5)), fixed.normal(size=20)

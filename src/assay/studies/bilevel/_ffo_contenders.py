@@ -81,7 +81,7 @@ def make(name: str, program: Program) -> Callable[..., Any]:
 
 
 def _native(name: str, program: Program) -> Callable[..., Any]:
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel import FFOQPLayer
 
     options = {
         FORWARD: {"difference": "forward"},
@@ -108,7 +108,7 @@ def _conic(name: str, program: Program) -> Callable[..., Any]:
         constraints.append(program.A.numpy() @ y == program.b.numpy())
     problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(root @ y) + q @ y), constraints)
     if name == FFOCP:
-        from assay.bilevel.ffo_layer import FFOLayer
+        from assay.bilevel import FFOLayer
 
         layer: Any = FFOLayer(problem, [q], [y])
     else:

@@ -62,7 +62,7 @@ def measure_growth(measurement: Measurement, sizes: tuple[int, ...], repeats: in
     """Growth of a backward pass with a diagonal and a dense form; time of a forward pass outside the solver."""
     import torch
 
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel import FFOQPLayer
 
     rng = np.random.default_rng(seed)
     backward: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def _all_gradients(name: str, n: int, seed: int) -> Callable[[], Any]:
     """Both passes with a dense form; every array that they make is one of numpy."""
     import torch
 
-    from assay.bilevel.ffo_qp_layer import FFOQPLayer
+    from assay.bilevel import FFOQPLayer
     from assay.bilevel.qp_solvers import QPSolver
 
     rng = np.random.default_rng(seed)

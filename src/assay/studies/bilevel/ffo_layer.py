@@ -417,8 +417,7 @@ class FFOLayerStudy(Study):
         """Differentiate a projection on the simplex and certify the gradient."""
         import torch
 
-        from assay.bilevel.ffo_certificate import certificate
-        from assay.bilevel.ffo_qp_layer import FFOQPLayer
+        from assay.bilevel import FFOQPLayer, certificate
 
         eye, ones = torch.eye(5, dtype=torch.float64), torch.ones(1, 5, dtype=torch.float64)
         scores = torch.tensor([0.9, 0.7, 0.2, -0.3, -1.0], dtype=torch.float64, requires_grad=True)

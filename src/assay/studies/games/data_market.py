@@ -295,8 +295,7 @@ class DataMarketStudy(Study):
 
     def demonstrate(self) -> Sequence[Certificate]:
         """Ten buyers with a budget of 1 and random values for ten datasets; prices 0.1 to 1."""
-        from assay.games.data_market import solve_pricing
-        from assay.games.market_model import DataMarket
+        from assay.games import DataMarket, solve_pricing
 
         values = np.random.default_rng(0).random((10, 10))  # of each dataset (columns) to each buyer (rows)
         market = DataMarket(np.ones(10), values, price_grid=np.arange(1, 11) / 10)
