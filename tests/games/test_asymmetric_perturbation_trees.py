@@ -35,6 +35,18 @@ def test_kuhn_poker_with_the_known_settings(kuhn):
     assert result.rate < 1
 
 
+def test_twice_the_step_is_faster(kuhn):
+    assert asym_dgda(kuhn, mu=0.01, eta=4.0, n_iter=3000, eps=1e-15).certified
+
+
+def test_the_value_of_leduc_poker_is_enclosed():
+    pytest.importorskip("pyspiel")
+    leduc = SequenceFormGame.from_openspiel("leduc_poker")
+    result = quietly(asym_dgda, leduc, mu=1e-3, n_iter=2000, check_every=100)
+    assert result.value_lower <= 0.0856064 <= result.value_upper  # what player 0 pays
+    assert result.value_upper - result.value_lower < 0.02
+
+
 def test_the_answer_is_judged_alike_by_openspiel(kuhn):
     from open_spiel.python.algorithms import exploitability
 

@@ -1,19 +1,26 @@
 """Data markets: what is bought, deviations, and schedules that are nearly stable."""
 
+import copy
+import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from assay.games.data_market import PricingResult, pruned, solve_pricing
 from assay.games.market_deviation import best_uniform_deviation, plc_best_response
 from assay.games.market_model import DataMarket
 from assay.games.market_prices import geometric_grid
 from assay.games.market_standing import best_to_own, plain_standing
+from assay.games.market_uniform import approx_ratio_uniform, uniform_best_response, uniform_revenue
 from assay.games.pricing_certificate import any_price_bound, assess
 from assay.games.pricing_dynamics import best_prices
 from assay.validation import ConvergenceWarning
@@ -297,6 +304,59 @@ def test_a_flat_stretch_is_attained_inside():
     assert (answer.revenue, answer.price, answer.attained) == (3, 3, True)
 
 
+def exact_revenue(market, lengths, seller, price):
+    """In exact fractions, the price being given as one: who has more value per money, or ties before, comes first."""
+    earned = Fraction(0)
+    for budget, worth, weight in zip(market.budgets, market.values, market.weights, strict=True):
+        left = Fraction(budget) if worth[seller] > 0 else Fraction(0)
+        for j, k in zip(*np.nonzero(lengths), strict=True):
+            ahead, own = Fraction(worth[j]) * price, Fraction(worth[seller]) * Fraction(market.prices[j, k])
+            if j != seller and worth[j] > 0 and (ahead > own or (ahead == own and j < seller)):
+                left -= min(left, Fraction(market.prices[j, k]) * Fraction(lengths[j, k]))
+        earned += Fraction(weight) * min(left, price)
+    return earned
+
+
+def exact_supremum(market, lengths, seller):
+    """Supremum over all prices and whether it is attained: between two candidates the revenue is linear."""
+    where = {Fraction(0)}
+    for budget, worth in zip(market.budgets, market.values, strict=True):
+        others = [(j, k) for j, k in zip(*np.nonzero(lengths), strict=True) if j != seller and worth[j] > 0]
+        if worth[seller] > 0:
+            left = Fraction(budget)
+            where.add(left)
+            for j, k in sorted(others, key=lambda s: -Fraction(worth[s[0]]) / Fraction(market.prices[s])):
+                left -= min(left, Fraction(market.prices[j, k]) * Fraction(lengths[j, k]))
+                where |= {left, Fraction(market.prices[j, k]) * Fraction(worth[seller]) / Fraction(worth[j])}
+    where = sorted(where)
+    attained = [exact_revenue(market, lengths, seller, price) for price in where if price > 0]
+    limits = []
+    for low, high in zip(where, [*where[1:], where[-1] + 1], strict=True):
+        first, second = (exact_revenue(market, lengths, seller, low + part * (high - low) / 3) for part in (1, 2))
+        attained += [first, second]
+        limits += [2 * first - second, 2 * second - first]
+    return float(max(attained + limits)), max(attained) >= max(limits)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_best_uniform_price_in_exact_fractions(block):
+    rng = np.random.default_rng(block)
+    for _ in range(40):
+        n_buyers, n_sellers = rng.integers(2, 5), rng.integers(2, 4)
+        grids = [np.unique(rng.integers(1, 8, 3)) / 2 for _ in range(n_sellers)]
+        market = DataMarket(
+            rng.integers(0, 6, n_buyers), rng.integers(0, 4, (n_buyers, n_sellers)), rng.integers(0, 3, n_buyers), grids
+        )
+        lengths = np.zeros(market.prices.shape)
+        for j, grid in enumerate(grids):
+            lengths[j, : grid.size] = rng.multinomial(4, np.full(grid.size, 1 / grid.size)) / 4
+        for seller in range(n_sellers):
+            answer = best_uniform_deviation(market, lengths, seller)
+            revenue, attained = exact_supremum(market, lengths, seller)
+            assert answer.revenue == pytest.approx(revenue, abs=1e-12)
+            assert answer.attained == attained
+
+
 def test_ties_beyond_all_numbers():
     market = DataMarket([1.0], [[1e300, 1e-300]], price_grid=[[1.0], [1.0]])
     answer = best_uniform_deviation(market, [[1], [1]], 0)
@@ -320,7 +380,7 @@ def test_geometric_grid():
     np.testing.assert_array_equal(geometric_grid(0.5, 2, 2), [2])
     np.testing.assert_allclose(geometric_grid(0.5, 1, 1.5**7), 1.5 ** np.arange(8))
     np.testing.assert_allclose(DataMarket([2, 1], [[1], [1]]).prices[0], geometric_grid(0.02, 2e-3, 2))
-    for wrong in ((0, 1, 2), (0.1, 0, 2), (0.1, 2, 1), (0.1, 1, np.inf)):
+    for wrong in ((0, 1, 2), (0.1, 0, 2), (0.1, 2, 1), (0.1, 1, np.inf), (1e-12, 0.1, 1), (0.02, 5e-324, 1)):
         with pytest.raises(ValueError, match="must be"):
             geometric_grid(*wrong)
 
@@ -558,6 +618,18 @@ def test_models():
         DataMarket.from_models(shards, [([good, good, good[:3]], x, good)], [1])
     with pytest.raises(ValueError, match="a shard and a task"):
         DataMarket.from_models([], [], [1])
+    words = np.where(good == 1, "good", "bad")
+    named = DataMarket.from_models([x], [([words], x, words)], [1], lambda y, p: float(np.mean(y != p)))
+    assert named.values[0, 0] == 1
+    for one_task, scorer, error, message in (
+        (([words], x, words), None, TypeError, "labels must be numbers unless there is a scorer"),
+        (([good], x, good), lambda y, p: np.nan, ValueError, "what scorer returns must be finite"),
+        (([good], x, good), lambda y, p: None, TypeError, "what scorer returns must be a real number"),
+        (([good], x, good), "accuracy", TypeError, "scorer"),
+        (([good * np.nan], x, good), None, ValueError, "labels of shard 0 in .* must be finite"),
+    ):
+        with pytest.raises(error, match=message):
+            DataMarket.from_models([x], [one_task], [1], scorer)
 
 
 # Bad input.
@@ -584,6 +656,8 @@ def test_models():
         (([1, 2], [[1], [1]], None, [1, 1]), "price_grid must be increasing"),
         (([1, 2], [[1], [1]], None, [1, np.nan]), "price_grid must be a finite"),
         (([1, 2], [[1], [1]], None, [1, 1e200]), "price_grid must be at most"),
+        (([1, 2], [[1], [1]], None, [1e-300, 1]), "price_grid must be at least"),
+        (([1, 2], [[1], [1]], None, np.ones((1, 1, 2))), "price_grid must be a finite 1-D or 2-D"),
         (([1, 2], [[1], [1]], None, [[1], [2]]), "one per seller"),
         (([1, 2], [[1, 1], [1, 1]], None, [[1], []]), r"price_grid\[1\] must be"),
         (([0, 0], [[1], [1]]), "price_grid must be given"),
@@ -596,9 +670,92 @@ def test_bad_markets(arguments, message):
         DataMarket(*arguments)
 
 
+@pytest.mark.parametrize(
+    "grid",
+    [
+        torch.tensor([0.5, 1.0]),
+        [torch.tensor(0.5), torch.tensor(1.0)],
+        pd.Series([0.5, 1.0], index=[4, 7]),
+        torch.tensor([[0.5, 1.0], [0.5, 1.0]], requires_grad=True),
+        pd.DataFrame([[0.5, 1.0], [0.5, 1.0]]),
+        [torch.tensor([0.5, 1.0]), (0.5, 1)],
+        np.array([0.5, 1.0], dtype=np.float32),
+    ],
+)
+def test_grids_of_every_kind(grid):
+    np.testing.assert_array_equal(DataMarket([1], [[1, 2]], price_grid=grid).prices, [[0.5, 1.0]] * 2)
+
+
+def test_inputs_of_every_kind():
+    budgets, values = [1, 2], [[2, 1], [1, 3]]
+    for kind in (np.array, torch.tensor, lambda x: pd.DataFrame(x).squeeze(), lambda x: np.array(x, dtype=np.float32)):
+        market = DataMarket(kind(budgets), kind(values), price_grid=[0.5, 1, 2])
+        np.testing.assert_array_equal(market.revenue(kind(KNOWN_LENGTHS)), [1.5, 1.25])
+    values = np.asfortranarray(np.repeat(values, 2, axis=1))[:, ::2]
+    values.setflags(write=False)
+    lengths = np.broadcast_to([0.0, 1.0, 0.0], (2, 3))
+    np.testing.assert_array_equal(DataMarket(budgets, values, price_grid=[0.5, 1, 2]).revenue(lengths), [2, 1])
+
+
+def test_a_market_cannot_be_changed_behind_its_order():
+    values = np.array([[2.0, 1.0], [1.0, 3.0]])
+    market = DataMarket([1, 2], values, price_grid=[0.5, 1, 2])
+    values[0, 0] = 0.0
+    np.testing.assert_array_equal(market.revenue(KNOWN_LENGTHS), [1.5, 1.25])
+    for array in (market.values, market.budgets, market.weights, market.prices, market.n_prices):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+    for other in (pickle.loads(pickle.dumps(market)), copy.deepcopy(market)):
+        np.testing.assert_array_equal(other.revenue(KNOWN_LENGTHS), [1.5, 1.25])
+
+
+def test_what_is_bought_is_the_best_that_can_be():
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        market, lengths = random_market(seed, 4, 3, np.array([0.2, 0.5, 0.9]))
+        cost, utility = np.tile(market.prices[0], 3), market.buyer_utility(lengths)
+        for i in rng.permutation(4)[:2]:
+            best = linprog(
+                -np.repeat(market.values[i], 3),
+                A_ub=[cost],
+                b_ub=[market.budgets[i]],
+                bounds=[(0, length) for length in lengths.ravel()],
+            )
+            assert utility[i] == pytest.approx(-best.fun, abs=1e-9)
+
+
+def test_a_fraction_that_is_next_to_none():
+    market = DataMarket([1.0], [[1.0]], price_grid=[1e-290, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bought = market.purchases([[1e-300, 1.0]])[0, 0]
+    np.testing.assert_allclose(bought, [0, 1], atol=1e-15)
+
+
+def test_two_threads():
+    market, _ = random_market(3)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: quiet(market, rng=0, max_rounds=60), range(2))
+    np.testing.assert_array_equal(first.lengths, second.lengths)
+    assert first.plc_ratio == second.plc_ratio
+
+
 def test_markets_of_the_wrong_type():
-    with pytest.raises(TypeError, match="price_grid must be"):
-        DataMarket([1], [[1]], price_grid=3.0)
+    for grid in (3.0, {0.5: 1, 1: 2}, {0.5, 1.0}, "12", (p for p in (1, 2))):
+        with pytest.raises(TypeError, match="price_grid"):
+            DataMarket([1], [[1]], price_grid=grid)
+    with pytest.raises(TypeError, match="seller_names"):
+        DataMarket([1], [[1]], price_grid=[1], seller_names=5)
+    for question in (
+        lambda market: solve_pricing(market),
+        lambda market: best_uniform_deviation(market, [[1]], 0),
+        lambda market: plc_best_response(market, [[1]], 0),
+        lambda market: uniform_best_response(market),
+        lambda market: uniform_revenue(market, [1]),
+        lambda market: approx_ratio_uniform(market, [1]),
+    ):
+        with pytest.raises(TypeError, match="market"):
+            question({})
     with pytest.raises(TypeError, match="budgets"):
         DataMarket(["1"], [[1]])
 
@@ -650,6 +807,7 @@ def test_bad_sellers():
         ({"plc_restarts": -1}, ValueError),
         ({"rng": -1}, ValueError),
         ({"max_rounds": 2.5}, TypeError),
+        ({"callback": 5}, TypeError),
     ],
 )
 def test_bad_options(options, error):

@@ -253,3 +253,11 @@ def test_bad_input_of_the_proof():
         certify_no_equilibrium(1, 1, 1.2, max_boxes=0)
     with pytest.raises(ValueError, match="alpha"):
         limit_ratio(0, 1)
+    for arguments, message in (
+        ((A, B, 0.0, [1, 2]), "p must be greater than 0"),
+        ((A, B, 1.0, [1, -2]), "q must be greater than 0"),
+        ((A, B, np.nan, 1.0), "p must be"),
+        ((0, B, 1.0, 1.0), "alpha"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            limit_ratio_at(*arguments)

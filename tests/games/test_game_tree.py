@@ -1,9 +1,13 @@
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
 
-from assay.games.game_tree import CHANCE, LEAF, GameTree
+from assay.games.game_tree import CHANCE, LEAF, GameTree, InformationSet
+from assay.games.tree_checks import as_columns
+from assay.games.tree_nodes import TreeBuilder
 
 pygambit = pytest.importorskip("pygambit")
 pyspiel = pytest.importorskip("pyspiel")
@@ -156,6 +160,19 @@ def test_merging_two_players_is_refused():
         ({"type": "decision", "actions": [{"label": "l", "child": leaf(1)}]}, "infoset must be given"),
         ({"type": "decision", "infoset": "a", "actions": [{"label": "l"}]}, "'label' and 'child'"),
         ({"type": "chance", "actions": [{"label": "l", "child": leaf(1)}]}, "prob must be a number"),
+        (chance((float("nan"), decision("a", l=leaf(1)))), "must be >= 0, got nan"),
+        (chance((10**400, decision("a", l=leaf(1)))), "must sum to 1 at every chance node, got inf"),
+        (decision("a", l=leaf(10**400)), "payoffs must be finite, got .inf. at the node after l"),
+        (decision("a", l=leaf(1e301)), "payoffs must be of size at most 1e.300, got .1e.301. at the node after l"),
+        (decision("a", l=leaf(True)), "payoffs must be a list of 1 numbers"),
+        (decision(None, l=leaf(1)), "infoset must be a string or an integer, got None at the root"),
+        (decision({"a": 1}, l=leaf(1)), "infoset must be a string or an integer"),
+        (
+            {"type": "decision", "infoset": "a", "actions": [{"label": None, "child": leaf(1)}]},
+            "label must be a string",
+        ),
+        (decision("a", True, l=leaf(1)), "player must be one of"),
+        (None, "type must be .* got None at the root"),
     ],
 )
 def test_bad_trees(root, message):
@@ -182,10 +199,137 @@ def test_bad_files(tmp_path):
         GameTree.from_file(tmp_path / "absent.efg")
     with pytest.raises(ValueError, match="'players' and 'root'"):
         GameTree.from_json({"players": ["x"]})
+    for file in ("folder.efg", "folder.json"):
+        (tmp_path / file).mkdir()
+        with pytest.raises(ValueError, match="path must be a file, got the directory"):
+            GameTree.from_file(tmp_path / file)
+    (tmp_path / "deep.json").write_text('{"players": ["x"], "root": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(ValueError, match=r"deep.json: not a JSON file that can be read"):
+        GameTree.from_file(tmp_path / "deep.json")
+    (tmp_path / "huge.efg").write_text(EFG.replace("{ 5, -5 }", "{ 1e400, -5 }"))
+    with pytest.raises(ValueError, match="payoffs must be finite"):
+        GameTree.from_file(tmp_path / "huge.efg")
+    with pytest.raises(TypeError, match="source must be a path or a dict, got int"):
+        GameTree.from_json(3)
+    with pytest.raises(ValueError, match="players must be a string or an integer, got None"):
+        GameTree.from_json({"players": [None], "root": leaf(1)})
     with pytest.raises(ValueError, match="different names"):
         GameTree.from_json({"players": ["x", "x"], "root": leaf(1, 1)})
     with pytest.raises(TypeError, match=r"must be a pygambit.Game"):
         GameTree.from_gambit(3)
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path):
+    (tmp_path / "tree.json").write_text(json.dumps(DRIVER), encoding="utf-8-sig")
+    assert GameTree.from_file(tmp_path / "tree.json").players == ("driver",)
+
+
+def test_numbers_of_numpy():
+    root = decision("a", l=leaf(np.float32(2)), r={"type": "leaf", "payoffs": np.array([3])})
+    tree = GameTree.from_json({"players": ["x"], "root": root})
+    np.testing.assert_array_equal(tree.payoffs[1:, 0], [2, 3])
+
+
+def arrays(**changes):
+    """A tree of two moves, as arrays."""
+    columns = {
+        "players": ("x",),
+        "infosets": (InformationSet(0, "a", ("l", "r")),),
+        "parent": np.array([-1, 0, 0]),
+        "player": np.array([0, LEAF, LEAF]),
+        "infoset": np.array([0, -1, -1]),
+        "action": np.array([-1, 0, 1]),
+        "chance": np.ones(3),
+        "payoffs": np.array([[0.0], [1.0], [2.0]]),
+    }
+    return columns | changes
+
+
+def test_from_arrays():
+    given = arrays()
+    tree = GameTree(**given)
+    assert given["payoffs"].flags.writeable
+    given["payoffs"][:] = 9.0
+    assert tree.expected_payoffs([[0.5, 0.5]])[0] == 1.5
+    for other in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
+        assert not other.payoffs.flags.writeable
+        np.testing.assert_array_equal(other.payoffs, tree.payoffs)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"players": ("x", "x"), "payoffs": np.zeros((3, 2))}, "players must have different names"),
+        ({"players": ()}, "players must have different names"),
+        ({"payoffs": np.zeros((3, 2))}, "payoffs must have one column per player, 1, got 2"),
+        ({"payoffs": np.array([[1.0], [1.0], [2.0]])}, "payoffs must be 0 at inner nodes, got .1.0. at the root"),
+        ({"parent": np.array([0, 0, 0])}, "parent must be -1 at node 0"),
+        ({"parent": np.array([-1, 1, 0])}, "parent must be .* got 1 at node 1"),
+        ({"parent": np.array([-1, -1, 0])}, "parent must be .* got -1 at node 1"),
+        ({"player": np.array([0, LEAF, 0])}, "player must be -2 exactly where there are no moves, got 0 at node 2"),
+        ({"player": np.array([LEAF, LEAF, LEAF])}, "player must be -2 exactly"),
+        ({"player": np.array([7, LEAF, LEAF])}, "infoset 'a' must belong to one player, got 0 and 7"),
+        ({"player": np.array([-3, LEAF, LEAF])}, "infoset must be from 0 to 0"),
+        ({"infoset": np.array([7, -1, -1])}, "infoset must be from 0 to 0 at decisions and -1 elsewhere, got 7"),
+        (
+            {"infoset": np.array([0, 0, -1])},
+            "infoset must be .* and -1 elsewhere, got 0 at node 1",
+        ),
+        ({"action": np.array([-1, 0, 0])}, "action must be -1 at node 0 and number the moves"),
+        ({"action": np.array([-1, 0, 2])}, "action must be -1 at node 0 and number the moves"),
+        ({"action": np.array([0, 0, 1])}, "action must be -1 at node 0"),
+        ({"chance": np.array([1.0, 0.5, 0.5])}, "chance must be 1 below players, got 0.5 at the node after l"),
+        ({"infosets": (InformationSet(0, "a", ("l",)),)}, "infoset 'a' must have 1 actions at every node, got 2"),
+        ({"infosets": (InformationSet(0, "a", ("l", "l")),)}, "infoset 'a' must have different actions"),
+        ({"infosets": (InformationSet(1, "a", ("l", "r")),)}, "infoset 'a' must be of a player below 1, got 1"),
+        ({"infosets": (InformationSet(0, "a", ("l", "r")),) * 2}, "infosets must have different labels"),
+        (
+            {"infosets": (InformationSet(0, "a", ("l", "r")), InformationSet(0, "b", ("l", "r")))},
+            "infosets must all have nodes, got none of 'b'",
+        ),
+    ],
+)
+def test_arrays_that_are_no_tree(changes, message):
+    with pytest.raises(ValueError, match=message):
+        GameTree(**arrays(**changes))
+
+
+def test_arrays_of_another_kind():
+    with pytest.raises(TypeError, match="parent must be an array of integers"):
+        as_columns({"parent": np.array([-1.0, 0.0])})
+    with pytest.raises(ValueError, match="payoffs must be a 2-D array"):
+        as_columns({"payoffs": np.zeros(3)})
+    with pytest.raises(ValueError, match="arrays of nodes must be of one length"):
+        as_columns({"parent": np.array([-1, 0]), "chance": np.ones(3)})
+
+
+def test_what_is_no_strategy():
+    tree = GameTree.from_json(DRIVER)
+    for strategy, error, message in (
+        ([[np.nan, 1.0]], ValueError, "strategy at 'road' must be a finite 1-D array"),
+        ([[-1.0, 2.0]], ValueError, r"strategy at 'road' must be non-negative and sum to 1"),
+        ([[1.0, 2.0]], ValueError, r"strategy at 'road' must be non-negative and sum to 1"),
+        ([["a", "b"]], TypeError, "strategy at 'road' must be"),
+    ):
+        with pytest.raises(error, match=message):
+            tree.expected_payoffs(strategy)
+
+
+def test_names_that_openspiel_does_not_have():
+    with pytest.raises(ValueError, match="OpenSpiel has, got 'kuhn_pocker'; did you mean kuhn_poker"):
+        GameTree.from_openspiel("kuhn_pocker")
+    with pytest.raises(ValueError, match=r"game must be one that OpenSpiel can load, got 'kuhn_poker\(x=1\)'"):
+        GameTree.from_openspiel("kuhn_poker(x=1)")
+    with pytest.raises(TypeError, match=r"game must be a name or a pyspiel.Game, got int"):
+        GameTree.from_openspiel(3)
+
+
+def test_actions_of_one_name_are_told_apart():
+    builder = TreeBuilder(("x",), 10)
+    node = builder.decision(-1, -1, 1.0, 0, "a", ("go", "go", "stay"))
+    for action in range(3):
+        builder.leaf(node, action, 1.0, [float(action)])
+    assert GameTree(**builder.columns()).infosets[0].actions == ("go", "go'", "stay")
 
 
 def test_a_tree_that_is_too_large_is_refused():

@@ -369,7 +369,7 @@ class TestContract:
         assert parameters_equal(net, other)
 
     def test_blocks_change_no_bit(self, preset, monkeypatch):
-        monkeypatch.setattr("assay.games.goma_optimizer._BLOCK", 2**10)
+        monkeypatch.setattr("assay.games.goma_tensors._BLOCK", 2**10)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         size = 3 * 2**15 + 17

@@ -524,7 +524,7 @@ class TestOpenSpiel:
             openspiel_markov_game("tic_tac_toe", max_states=100)
         with pytest.raises(ValueError, match="a position counts once for each number of moves"):
             openspiel_markov_game("oshi_zumo(coins=4)", max_states=500)
-        with pytest.raises(ValueError, match="game must be one that OpenSpiel can load, got 'no_such_game'"):
+        with pytest.raises(ValueError, match="game must be one that OpenSpiel has, got 'no_such_game'"):
             openspiel_markov_game("no_such_game")
         with pytest.raises(TypeError, match=r"game must be a name or a pyspiel.Game, got int"):
             openspiel_markov_game(3)

@@ -1,5 +1,6 @@
 """Sequence form of game trees, and the treeplexes of the players."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.games.game_tree import GameTree
+from assay.games.matrix_game import nearest_distribution
 from assay.games.sequence_form import SequenceFormGame
 from assay.games.treeplex import Treeplex
 from assay.studies.games._asymmetric_games import random_tree
@@ -176,6 +178,17 @@ def test_compiled_passes_are_the_plain_ones(seed, n_infosets):
     assert tree.violation(plan) <= 1e-12
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_the_prox_of_one_information_set_is_a_projection(size, data):
+    entries = st.floats(-3, 3) | st.sampled_from([0.0, 1e9, -1e9, 1.0, -1.0])
+    loss = np.array(data.draw(st.lists(entries, min_size=size, max_size=size)))
+    local, _ = Treeplex.from_actions([0], [size]).prox(np.append(0.0, loss))
+    np.testing.assert_allclose(local[1:], nearest_distribution(-loss), atol=1e-12)
+    assert local.min() >= 0
+
+
 @given(seed=st.integers(0, 200))
 @settings(max_examples=20, deadline=None)
 def test_prox_and_best_response_are_optimal(seed):
@@ -257,7 +270,7 @@ def test_what_openspiel_cannot_load():
     pyspiel = pytest.importorskip("pyspiel")
     with pytest.raises(ValueError, match="game must be one that OpenSpiel can load, got 'nonsense'"):
         SequenceFormGame.from_openspiel("nonsense")
-    with pytest.raises(TypeError, match="game must be a pyspiel.Game or the name of one, got int"):
+    with pytest.raises(TypeError, match=r"game must be a pyspiel\.Game or the name of one, got int"):
         SequenceFormGame.from_openspiel(3)
     with pytest.raises(ValueError, match="game must have two players, got 1"):
         SequenceFormGame.from_openspiel(pyspiel.load_game("blackjack"))  # a tree that is too large to walk
@@ -314,11 +327,8 @@ def test_bad_arrays(change, message):
 )
 def test_types_of_arrays_that_are_no_sequences(change, message):
     with pytest.raises(TypeError, match=message):
-        unchecked_from_arrays(**GOOD | change)
-
-
-# Without the runtime check of annotations, as users have it.
-unchecked_from_arrays = getattr(SequenceFormGame.from_arrays, "__wrapped__", SequenceFormGame.from_arrays)
+        # Without the runtime check of annotations, as users have it.
+        inspect.unwrap(SequenceFormGame.from_arrays.__func__)(SequenceFormGame, **GOOD | change)
 
 
 def test_bad_plans_and_players():

@@ -11,6 +11,7 @@ the gradients, every process sends its tracker of the mean gradient to its neigh
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
@@ -40,7 +41,9 @@ class DecentralizedBilevelHook:
         The node of this process.
     neighbours : tuple of int
         The other end of its links.
-    bytes_sent, messages_sent : int
+    n_links : int
+        Ordered pairs of neighbours in the whole graph.
+    messages_sent, bytes_sent : int
         What this process has sent to neighbours.
 
     Raises
@@ -67,7 +70,7 @@ class DecentralizedBilevelHook:
 
     >>> import tempfile, torch
     >>> import torch.distributed as dist
-    >>> from assay.bilevel.decentralized_hook import DecentralizedBilevelHook
+    >>> from assay.bilevel import DecentralizedBilevelHook
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
     ...     hook = DecentralizedBilevelHook([[1.0]])
@@ -90,9 +93,10 @@ class DecentralizedBilevelHook:
         self.rank = dist.get_rank(process_group)
         row = self.weights[self.rank]
         self.neighbours = tuple(k for k in range(self.n_nodes) if k != self.rank and row[k] != 0.0)
+        self.n_links = int(np.count_nonzero(self.weights)) - int(np.count_nonzero(self.weights.diagonal()))
         self.spectral_gap = spectral_gap(self.weights)
-        self.bytes_sent = 0
-        self.messages_sent = 0
+        self.messages_sent = self.bytes_sent = 0
+        self._device = torch.device("cpu")  # of what was sent last
         self._trackers: dict[Tensor, tuple[Tensor, Tensor]] = {}
 
     def mix(self, rows: Float[Tensor, "nodes size"]) -> Float[Tensor, "nodes size"]:
@@ -112,11 +116,11 @@ class DecentralizedBilevelHook:
         dist.all_gather(every, own, group=self.process_group)
         return torch.stack(every)
 
-    def total_bytes(self) -> int:
-        """What all processes have sent to neighbours, by an all-reduce."""
-        total = torch.tensor([self.bytes_sent])
-        dist.all_reduce(total, group=self.process_group)
-        return int(total)
+    def traffic(self) -> tuple[int, int]:
+        """Number and size of the messages that all processes have sent to neighbours, by an all-reduce."""
+        totals = torch.tensor([self.messages_sent, self.bytes_sent], device=self._device)
+        dist.all_reduce(totals, group=self.process_group)
+        return int(totals[0]), int(totals[1])
 
     def register(self, model: torch.nn.parallel.DistributedDataParallel) -> "DecentralizedBilevelHook":
         """Make a wrapped model send trackers to neighbours in place of its all-reduce.
@@ -182,7 +186,7 @@ class DecentralizedBilevelHook:
 
     def _exchange(self, flat: Float[Tensor, " size"]) -> Float[Tensor, " size"]:
         """Send a vector to all neighbours, receive theirs, and take the weighted mean."""
-        row = self.weights[self.rank]
+        row, self._device = self.weights[self.rank], flat.device
         mixed = flat * float(row[self.rank])
         if not self.neighbours:
             return mixed

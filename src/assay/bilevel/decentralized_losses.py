@@ -8,6 +8,7 @@ their gradients, with torch these come from one backward pass. Only first deriva
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ class BatchedLoss:
     Examples
     --------
     >>> import numpy as np
-    >>> from assay.bilevel.decentralized_losses import BatchedLoss
+    >>> from assay.bilevel import BatchedLoss
     >>> def half_square(x, y, batch):
     ...     residual = y - x
     ...     return 0.5 * (residual**2).sum(axis=1), (-residual, residual)
@@ -148,21 +149,26 @@ class NodeLosses:
         self.evaluations += self.n_nodes
         if self.backend != "numpy":
             return self._by_autograd(x, y, batches)
-        if self.batched:
-            return self._checked(self._function(x, y, batches), x, y)
-        values, grad_x, grad_y = np.empty(len(x)), np.empty_like(x), np.empty_like(y)
-        for k, function in enumerate(self._functions):
-            answer = self._unpacked(function(x[k], y[k], None if batches is None else batches[k]), f"{self.name}[{k}]")
-            shapes = [np.shape(part) for part in answer]
-            if shapes != [(), x[k].shape, y[k].shape]:
-                raise ValueError(
-                    f"{self.name}[{k}] must return a number and gradients of shapes {x[k].shape} and {y[k].shape}, "
-                    f"got shapes {', '.join(map(str, shapes))}"
-                )
-            values[k], grad_x[k], grad_y[k] = answer
+        x, y = _read_only(x), _read_only(y)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name, or diverged
+            if self.batched:
+                return self._checked(self._function(x, y, batches), x, y)
+            values, grad_x, grad_y = np.empty(len(x)), np.empty(x.shape), np.empty(y.shape)
+            for k, function in enumerate(self._functions):
+                who = f"{self.name}[{k}]"
+                answer = self._unpacked(function(x[k], y[k], None if batches is None else batches[k]), who)
+                shapes = [part.shape for part in answer]
+                if shapes != [(), x[k].shape, y[k].shape]:
+                    raise ValueError(
+                        f"{who} must return a number and gradients of shapes {x[k].shape} and {y[k].shape}, "
+                        f"got shapes {', '.join(map(str, shapes))}"
+                    )
+                values[k], grad_x[k], grad_y[k] = answer
         return LossGradients(values, grad_x, grad_y)
 
     def _by_autograd(self, x: UpperPoints, y: LowerPoints, batches: Any) -> LossGradients:
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(f"{self.name} cannot be differentiated within torch.inference_mode")
         points = x.detach().requires_grad_(), y.detach().requires_grad_()
         with torch.enable_grad():
             if self.batched:
@@ -173,11 +179,8 @@ class NodeLosses:
                     loss = function(points[0][k], points[1][k], None if batches is None else batches[k])
                     each.append(self._as_tensor(loss, (), f"{self.name}[{k}]"))
                 values = torch.stack(each)
-            total = values.sum()
-        if not total.requires_grad:  # a loss that depends on neither
-            return LossGradients(values.to(x.dtype), torch.zeros_like(x), torch.zeros_like(y))
         # One backward pass for all nodes, since a loss depends on the rows of its node only.
-        grads = torch.autograd.grad(total, points, allow_unused=True)
+        grads = torch.autograd.grad(values.sum(), points, allow_unused=True)
         grad_x, grad_y = (torch.zeros_like(p) if g is None else g for g, p in zip(grads, points, strict=True))
         return LossGradients(values.detach().to(x.dtype), grad_x, grad_y)
 
@@ -187,10 +190,14 @@ class NodeLosses:
             raise TypeError(f"{who} must return a torch tensor unless backend='numpy', got {type(loss).__name__}")
         if loss.shape != shape:
             raise ValueError(f"{who} must return a tensor of shape {shape}, got {tuple(loss.shape)}")
+        if not loss.requires_grad:  # more often cut off by mistake than constant, and its gradient would be 0
+            raise ValueError(
+                f"{who} must depend on x or y, got a tensor without a gradient (a constant c is c + 0 * y.sum())"
+            )
         return loss
 
     def _checked(self, answer: Any, x: UpperPoints, y: LowerPoints) -> LossGradients:
-        parts = [np.asarray(part) for part in self._unpacked(answer, self.name)]
+        parts = self._unpacked(answer, self.name)
         shapes, wanted = [part.shape for part in parts], [(len(x),), x.shape, y.shape]
         if shapes != wanted:
             raise ValueError(
@@ -200,14 +207,31 @@ class NodeLosses:
         return LossGradients(*parts)
 
     @staticmethod
-    def _unpacked(answer: Any, who: str) -> tuple[Any, Any, Any]:
+    def _unpacked(answer: Any, who: str) -> list[np.ndarray]:
         try:
             value, (grad_x, grad_y) = answer
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"{who} must return (value, (grad_x, grad_y)) with backend='numpy', got {type(answer).__name__}"
             ) from error
-        return value, grad_x, grad_y
+        return [_as_real(part, who) for part in (value, grad_x, grad_y)]
+
+
+def _read_only(rows: Float[np.ndarray, "nodes size"]) -> Float[np.ndarray, "nodes size"]:
+    """The same rows, which a loss that writes to its arguments cannot spoil."""
+    view = rows.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_real(part: Any, who: str) -> np.ndarray:
+    """A copy in float64, so that a loss may use its buffers again."""
+    if np.iscomplexobj(part):
+        raise TypeError(f"{who} must return real numbers, got complex ones")
+    try:
+        return np.array(part, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{who} must return numbers and arrays, got {type(part).__name__}") from error
 
 
 def minibatch_sampler(sizes: Sequence[int], batch_size: int) -> Callable[[np.random.Generator], list[np.ndarray]]:
@@ -233,11 +257,13 @@ def minibatch_sampler(sizes: Sequence[int], batch_size: int) -> Callable[[np.ran
     Examples
     --------
     >>> import numpy as np
-    >>> from assay.bilevel.decentralized_losses import minibatch_sampler
+    >>> from assay.bilevel import minibatch_sampler
     >>> sampler = minibatch_sampler([50, 20], batch_size=4)
     >>> [rows.shape for rows in sampler(np.random.default_rng(0))]
     [(4,), (4,)]
     """
+    if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
+        raise TypeError(f"sizes must be a sequence of integers, got {type(sizes).__name__}")
     counts = [check_integer(size, f"sizes[{k}]", minimum=0) for k, size in enumerate(sizes)]
     if not counts:
         raise ValueError("sizes must have at least 1 node, got none")
@@ -246,7 +272,8 @@ def minibatch_sampler(sizes: Sequence[int], batch_size: int) -> Callable[[np.ran
             raise ValueError(f"sizes must be at least 1, got node {k} with empty data")
     batch_size = check_integer(batch_size, "batch_size", minimum=1)
 
-    def sampler(rng: np.random.Generator) -> list[np.ndarray]:
-        return [rng.permutation(count)[:batch_size] for count in counts]
+    return partial(_drawn_without_repetition, counts, batch_size)
 
-    return sampler
+
+def _drawn_without_repetition(counts: list[int], batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.choice(count, min(batch_size, count), replace=False) for count in counts]

@@ -24,12 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.bilevel.decentralized_certificate import (
-    DecentralizedResult,
-    ReportSettings,
-    Stationarity,
-    measure_stationarity,
-)
+from assay.bilevel.decentralized_certificate import DecentralizedResult
+from assay.bilevel.decentralized_iteration import IterationOptions, NodeIteration
 from assay.bilevel.decentralized_losses import NodeLosses
 from assay.bilevel.decentralized_oracle import MeanLosses, PenaltyOracle
 from assay.bilevel.decentralized_report import history_row, report_run
@@ -39,9 +35,11 @@ from assay.bilevel.decentralized_setup import (
     as_starting_point,
     estimate_smoothness,
     losses_at_hand,
+    options_of_problem,
     step_scales,
 )
-from assay.bilevel.decentralized_states import NodeStates, as_vector, copied
+from assay.bilevel.decentralized_states import as_vector, copied
+from assay.bilevel.decentralized_stationarity import ReportSettings, Stationarity, measure_stationarity
 from assay.bilevel.mixing_network import Stack, Vector
 from assay.validation import (
     ConvergenceWarning,
@@ -56,9 +54,6 @@ __all__ = ["DecentralizedBilevel", "stochastic_step_size"]
 
 _ESTIMATORS = ("momentum", "storm", "sgd")
 _BACKENDS = ("numpy", "torch", "dist")
-
-# A run is given up when the squared mean gradient is this many times that at the start.
-_DIVERGED = 1e6
 
 # Without a tolerance, the squared hypergradient is to fall to this share of that at the start.
 _PROGRESS = 0.01
@@ -103,6 +98,8 @@ class DecentralizedBilevel:
     lower_regularizer : float, default=0.0
         Factor of :math:`\frac12\|y\|^2` to add to the lower loss. It makes it strongly convex, as other methods want
         it, and the answer biased.
+    compress_messages : bool, default=False
+        Only False: messages are whole vectors. With compressed ones the means of states and trackers would not be kept.
     backend : {"numpy", "torch", "dist"}, default="numpy"
         Nodes simulated in this process with numpy or torch, or one process per node with ``torch.distributed``.
     rng : None, int or numpy.random.Generator
@@ -110,7 +107,7 @@ class DecentralizedBilevel:
     z0 : array_like of shape (d_y,), optional
         Start of ``z``, by default ``y0``.
     x_bounds : pair of float or of arrays of shape (d_x,), optional
-        Lower and upper bounds on ``x``, to which every node clips.
+        Lower and upper bounds on ``x``, to which every node clips; infinite or None for an open end.
     sigma_decay : int, optional
         Halve ``sigma`` after every so many iterations and restart estimators and trackers. Constant by default.
     smoothness : float, optional
@@ -126,10 +123,6 @@ class DecentralizedBilevel:
 
     Attributes
     ----------
-    iteration : int
-        Iterations done.
-    sigma : float
-        Penalty parameter at present.
     history : dict of str to list
         What was recorded, over all calls of :meth:`run`.
 
@@ -141,12 +134,12 @@ class DecentralizedBilevel:
 
     Notes
     -----
-    In one iteration, with the mixing matrix ``W`` and a state ``s`` for ``x``, ``y`` and ``z``, node ``k``
+    In one iteration, with the mixing matrix ``W`` and a state ``s`` for ``x``, ``y`` and ``z``, node ``k`` mixes and
+    moves, evaluates three pairs of first derivatives at the new state, averages them and tracks their mean:
 
-    1. mixes and moves, :math:`s_k \leftarrow s_k + \eta((Ws)_k - \gamma_s v_k - s_k)`;
-    2. evaluates its gradients at the new state, three pairs of first derivatives;
-    3. averages them, :math:`u_k \leftarrow (1 - a\eta)u_k + a\eta G_k`;
-    4. tracks their mean, :math:`v_k \leftarrow (Wv)_k + u_k^{new} - u_k^{old}`.
+    .. math:: s_k &\leftarrow s_k + \eta((Ws)_k - \gamma_s v_k - s_k), \\
+              u_k &\leftarrow (1 - a\eta)u_k + a\eta G_k, \\
+              v_k &\leftarrow (Wv)_k + u_k^{new} - u_k^{old}.
 
     That makes two messages of :math:`d_x + 2d_y` numbers to each neighbour, which are never compressed, and nine
     vectors of memory at a node. Time is linear in nodes and links.
@@ -162,8 +155,7 @@ class DecentralizedBilevel:
     Least squares of deficient rank at eight nodes on a ring:
 
     >>> import networkx as nx
-    >>> from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    >>> from assay.bilevel.pl_problems import quadratic_pl_problem
+    >>> from assay.bilevel import DecentralizedBilevel, quadratic_pl_problem
     >>> problem = quadratic_pl_problem(8)
     >>> solver = DecentralizedBilevel.from_problem(problem, nx.cycle_graph(8), sigma=0.1)
     >>> result = solver.run(400)
@@ -191,6 +183,7 @@ class DecentralizedBilevel:
         tracking: bool = True,
         sampler: Callable[[np.random.Generator], Any] | None = None,
         lower_regularizer: float = 0.0,
+        compress_messages: bool = False,
         backend: str = "numpy",
         rng: int | np.random.Generator | np.random.SeedSequence | None = None,
         z0: Any = None,
@@ -202,26 +195,34 @@ class DecentralizedBilevel:
         consensus_tol: float = 1e-4,
     ):
         self.backend = check_choice(backend, "backend", _BACKENDS)
-        self.sigma = self.first_sigma = check_real(sigma, "sigma", above=0.0)
-        self.eta = check_real(eta, "eta", above=0.0, maximum=1.0)
-        self.a = check_real(a, "a", above=0.0)
-        if self.a * self.eta > 1.0 + 1e-12:
-            raise ValueError(f"a * eta must be at most 1, got {self.a:g} * {self.eta:g} = {self.a * self.eta:g}")
-        self.estimator = check_choice(estimator, "estimator", _ESTIMATORS)
-        if not isinstance(tracking, bool):
-            raise TypeError(f"tracking must be True or False, got {tracking!r}")
-        self.tracking = tracking
+        self.refine_steps = check_integer(refine_steps, "refine_steps", minimum=0)
+        self.consensus_tol = check_real(consensus_tol, "consensus_tol", minimum=0.0)
         for name, function in (("sampler", sampler), ("true_hypergradient", true_hypergradient)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a callable or None, got {type(function).__name__}")
-        self.sampler, self.true_hypergradient = sampler, true_hypergradient
+        self.true_hypergradient = true_hypergradient
+        for name, flag in (("tracking", tracking), ("compress_messages", compress_messages)):
+            if not isinstance(flag, bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {flag!r}")
+        if compress_messages:
+            raise ValueError("compress_messages must be False: the means of states and trackers would not be kept")
         regularizer = check_real(lower_regularizer, "lower_regularizer", minimum=0.0)
-        self.sigma_decay = None if sigma_decay is None else check_integer(sigma_decay, "sigma_decay", minimum=1)
-        self.refine_steps = check_integer(refine_steps, "refine_steps", minimum=0)
-        self.consensus_tol = check_real(consensus_tol, "consensus_tol", minimum=0.0)
-        self.rng = as_generator(rng)
-
         start = as_starting_point(x0, y0, z0, self.backend)
+        options = IterationOptions(
+            sigma=check_real(sigma, "sigma", above=0.0),
+            eta=check_real(eta, "eta", above=0.0, maximum=1.0),
+            a=check_real(a, "a", above=0.0),
+            estimator=check_choice(estimator, "estimator", _ESTIMATORS),
+            tracking=bool(tracking),
+            sampler=sampler,
+            sigma_decay=None if sigma_decay is None else check_integer(sigma_decay, "sigma_decay", minimum=1),
+            bounds=as_bounds(x_bounds, start[0]),
+        )
+        if options.a * options.eta > 1.0 + 1e-12:
+            raise ValueError(
+                f"a * eta must be at most 1, got {options.a:g} * {options.eta:g} = {options.a * options.eta:g}"
+            )
+
         self.network = as_network(graph, self.backend, start[0])
         pairs = ((f_list, "f_list"), (g_list, "g_list"))
         upper, lower = (
@@ -229,23 +230,20 @@ class DecentralizedBilevel:
             for losses, name in pairs
         )
         first_node = self.network.rank if self.backend == "dist" else 0
-        self._oracle = PenaltyOracle(upper, lower, len(start[0]), len(start[1]), regularizer, first_node)
-        self._losses = MeanLosses(self._oracle, self.network, start[0])
-        self._bounds = as_bounds(x_bounds, len(start[0]))
+        oracle = PenaltyOracle(upper, lower, len(start[0]), len(start[1]), regularizer, first_node)
+        self._losses = MeanLosses(oracle, self.network, start[0])
         self._y0 = as_vector(start[1])
+        self._iteration = NodeIteration(
+            self._losses, _repeated(start, self.network.n_local), options, as_generator(rng)
+        )
         self._scales = step_scales(
             (gamma_x, gamma_y, gamma_z),
-            self.sigma,
+            options.sigma,
             lower.smoothness if smoothness is None else smoothness,
             lambda: estimate_smoothness(self._losses, as_vector(start[0]), self._y0),
         )
-
-        self.iteration = 0
         self.history: dict[str, list[float]] = {}
         self._elapsed = 0.0
-        self._steps_known: tuple[float, Any] = (math.nan, None)
-        self._nodes = self._started(_repeated(start, self.network.n_local))
-        self._first_size = self._nodes.size(self.network)
         self._first_square: float | None = None
 
     @classmethod
@@ -267,12 +265,7 @@ class DecentralizedBilevel:
         -------
         DecentralizedBilevel
         """
-        noise = check_real(noise, "noise", minimum=0.0)
-        dx, dy = problem.shape
-        x0, y0 = options.pop("x0", np.zeros(dx)), options.pop("y0", np.zeros(dy))
-        if noise:
-            options.setdefault("sampler", lambda rng: problem.noise(noise, rng))
-        options.setdefault("true_hypergradient", problem.F)
+        x0, y0, options = options_of_problem(problem, noise, options)
         return cls(problem.f, problem.g, x0, y0, graph, **options)
 
     def step(self) -> None:
@@ -283,7 +276,7 @@ class DecentralizedBilevel:
         ValueError
             If a gradient is not finite; nothing has changed then but the state of ``rng``.
         """
-        self._advance()
+        self._iteration.advance(self._scales)
 
     def run(
         self,
@@ -305,7 +298,8 @@ class DecentralizedBilevel:
             Stop when the bound on the squared norm of the hypergradient is at most this. By default all iterations are
             made, and the bound is to fall to a hundredth of that at the first start.
         callback : callable, optional
-            ``callback(solver)`` is called with every row of the history; if it returns True, the run stops.
+            ``callback(solver)`` is called with every row of the history; if what it returns is true, the run stops.
+            Processes must agree on it.
 
         Returns
         -------
@@ -329,27 +323,10 @@ class DecentralizedBilevel:
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be a callable or None, got {type(callback).__name__}")
         began = time.perf_counter() - self._elapsed
-        if self._first_square is None:
-            self._first_square = self._stationarity(n_halvings=0).refined ** 2
-            self._record(0.0, began)
-        status = "budget"
-        for done in range(1, n_iter + 1):
-            logs = done % every == 0 or done == n_iter
-            motion_error = self._advance(audit=logs)
-            # Processes would have to agree on it, so they look at it together and less often.
-            if (logs or self.backend != "dist") and self._has_diverged():
-                status = "diverged"
-                break
-            if logs:
-                self._record(motion_error, began)
-                if callback is not None and callback(self) is True:
-                    status = "stopped"
-                    break
-                # The estimate of the history costs little; where it is small, the certified one is made.
-                if tol is not None and self.history["stationarity"][-1] <= tol and self._stationarity().bound <= tol:
-                    status = "converged"
-                    break
-        self._elapsed = time.perf_counter() - began
+        try:
+            status = self._iterate(n_iter, every, tol, callback, began)
+        finally:
+            self._elapsed = time.perf_counter() - began
         result = self._report(tol, status)
         if status == "diverged":
             warnings.warn(
@@ -364,20 +341,14 @@ class DecentralizedBilevel:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run goes on from, as arrays or tensors and plain numbers."""
-        nodes = self._nodes
-        return {
-            "states": copied(nodes.states),
-            "estimators": copied(nodes.estimators),
-            "trackers": None if nodes.trackers is None else copied(nodes.trackers),
-            "iteration": self.iteration,
-            "sigma": self.sigma,
+        oracle = self._losses.oracle
+        return self._iteration.state_dict() | {
+            "messages_sent": self.network.messages_sent,
             "bytes_sent": self.network.bytes_sent,
-            "evaluations": (self._oracle.upper.evaluations, self._oracle.lower.evaluations),
-            "first_size": self._first_size,
+            "evaluations": (oracle.upper.evaluations, oracle.lower.evaluations),
             "first_square": self._first_square,
             "elapsed": self._elapsed,
             "history": {name: list(column) for name, column in self.history.items()},
-            "rng": self.rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -386,129 +357,88 @@ class DecentralizedBilevel:
         Raises
         ------
         ValueError
-            If it lacks a key, or is of another number of nodes, of other dimensions or of another kind of generator;
-            nothing has changed then.
+            If it lacks a key, or is of another number of nodes, of other dimensions or precision, or of another kind of
+            generator; nothing has changed then.
         """
         missing = sorted(set(self.state_dict()) - set(state))
         if missing:
             raise ValueError(f"state must be what state_dict returns, got no {', '.join(missing)}")
-        names = ("states", "estimators", "trackers")
-        for name in names:
-            shapes = [getattr(rows, "shape", None) for rows in (getattr(self._nodes, name), state[name])]
-            if shapes[0] != shapes[1]:
-                raise ValueError(f"{name} of state must have shape {shapes[0]}, got {shapes[1]}")
-        self.rng.bit_generator.state = state["rng"]  # refuses that of another kind, before anything else has changed
-        self._nodes = NodeStates(*(None if state[name] is None else copied(state[name]) for name in names))
-        self.iteration, self.sigma = state["iteration"], state["sigma"]
-        self.network.bytes_sent = state["bytes_sent"]
-        self._oracle.upper.evaluations, self._oracle.lower.evaluations = state["evaluations"]
-        self._first_size, self._first_square = state["first_size"], state["first_square"]
-        self._elapsed = state["elapsed"]
+        self._iteration.load_state_dict(state)
+        self.network.messages_sent, self.network.bytes_sent = state["messages_sent"], state["bytes_sent"]
+        oracle = self._losses.oracle
+        oracle.upper.evaluations, oracle.lower.evaluations = state["evaluations"]
+        self._first_square, self._elapsed = state["first_square"], state["elapsed"]
         self.history = {name: list(column) for name, column in state["history"].items()}
 
     @property
-    def x_nodes(self) -> Stack:
-        """The ``x`` of the nodes at hand, of shape (K, d_x)."""
-        return copied(self._nodes.states[:, self._oracle.blocks[0]])
+    def iteration(self) -> int:
+        """Iterations done."""
+        return self._iteration.count
+
+    @property
+    def sigma(self) -> float:
+        """Penalty parameter at present."""
+        return self._iteration.sigma
 
     @property
     def gamma_x(self) -> float:
         """Scale of the steps of ``x`` at the present ``sigma``."""
-        return self._scales.x * self.sigma / self.first_sigma
+        return self._iteration.gamma_x(self._scales)
 
-    def _advance(self, audit: bool = False) -> float:
-        """One iteration; with ``audit``, by how much the mean state did not move along the mean estimator."""
-        if self.sigma_decay and self.iteration and self.iteration % self.sigma_decay == 0:
-            self.sigma *= 0.5
-            self._nodes = self._started(self._nodes.states)
-        nodes, eta = self._nodes, self.eta
-        steps = self._steps()
-        moved = self.network.mix(nodes.states)
-        moved -= nodes.states
-        moved *= eta
-        moved += nodes.states
-        moved -= steps * (nodes.estimators if nodes.trackers is None else nodes.trackers)
-        error = nodes.motion_error(self.network, moved, steps) if audit else 0.0
-        if self._bounds is not None:
-            self._clip(moved)
-        batches = self._batches()
-        fresh = self._oracle.directions(moved, batches, self.sigma, self.iteration + 1)
-        if self.estimator == "momentum":
-            fresh *= self.a * eta
-            fresh += (1.0 - self.a * eta) * nodes.estimators
-        elif self.estimator == "storm":
-            before = self._oracle.directions(nodes.states, batches, self.sigma, self.iteration + 1)
-            fresh += (1.0 - self.a * eta**2) * (nodes.estimators - before)
-        trackers = None
-        if nodes.trackers is not None:
-            trackers = self.network.mix(nodes.trackers)
-            trackers += fresh
-            trackers -= nodes.estimators
-        self._nodes = NodeStates(moved, fresh, trackers)
-        self.iteration += 1
-        return error
+    @property
+    def x_nodes(self) -> Stack:
+        """The ``x`` of the nodes at hand, of shape (K, d_x)."""
+        return copied(self._iteration.nodes.states[:, self._losses.oracle.blocks[0]])
 
-    def _started(self, states: Stack) -> NodeStates:
-        """Estimators and trackers from the gradients at these states."""
-        estimators = self._oracle.directions(states, self._batches(), self.sigma, self.iteration)
-        return NodeStates(states, estimators, copied(estimators) if self.tracking else None)
-
-    def _steps(self) -> Vector:
-        """What an entry of a state moves by, for a gradient of 1."""
-        if self._steps_known[0] != self.sigma:
-            steps = np.empty(self._nodes.states.shape[1])
-            scales = (self.gamma_x, self._scales.y, self._scales.z)
-            for block, scale in zip(self._oracle.blocks, scales, strict=True):
-                steps[block] = self.eta * scale
-            states = self._nodes.states
-            self._steps_known = (self.sigma, torch.as_tensor(steps).to(states) if isinstance(states, Tensor) else steps)
-        return self._steps_known[1]
-
-    def _clip(self, states: Stack) -> None:
-        block, (lower, upper) = self._oracle.blocks[0], self._bounds
-        if isinstance(states, Tensor):
-            lower, upper = (torch.as_tensor(bound).to(states) for bound in (lower, upper))
-            states[:, block] = states[:, block].clamp(lower, upper)
-        else:
-            states[:, block] = np.clip(states[:, block], lower, upper)
-
-    def _batches(self) -> Any:
-        if self.sampler is None:
-            return None
-        batches, n_local = self.sampler(self.rng), self.network.n_local
-        if not hasattr(batches, "__len__") or len(batches) != n_local:
-            got = f"{len(batches)}" if hasattr(batches, "__len__") else type(batches).__name__
-            raise ValueError(f"sampler must return a batch for each of the {n_local} nodes, got {got}")
-        for k, batch in enumerate(batches):
-            if hasattr(batch, "__len__") and len(batch) == 0:
-                raise ValueError(f"sampler must return data for every node, got none for node {k}")
-        return batches
-
-    def _has_diverged(self) -> bool:
-        size = self._nodes.size(self.network)
-        return not size <= _DIVERGED * (self._first_size if self._first_size > 0.0 else 1.0)
+    def _iterate(
+        self, n_iter: int, every: int, tol: float | None, callback: Callable[..., Any] | None, began: float
+    ) -> str:
+        """Iterations of one call of :meth:`run`, and why they ended."""
+        if self._first_square is None:
+            self._first_square = self._stationarity(n_halvings=0).refined ** 2
+            self._record(0.0, began)
+        for done in range(1, n_iter + 1):
+            logs = done % every == 0 or done == n_iter
+            motion_error = self._iteration.advance(self._scales, audit=logs)
+            # Processes would have to agree on it, so they look at it together and less often.
+            if (logs or self.backend != "dist") and self._iteration.has_diverged():
+                return "diverged"
+            if logs:
+                self._record(motion_error, began)
+                if callback is not None and callback(self):
+                    return "stopped"
+                # The estimate of the history costs little; where it is small, the certified one is made.
+                if tol is not None and self.history["stationarity"][-1] <= tol and self._stationarity().bound <= tol:
+                    return "converged"
+        return "budget"
 
     def _record(self, motion_error: float, began: float) -> None:
-        row = {"iteration": self.iteration, "seconds": time.perf_counter() - began}
-        row |= history_row(self._nodes, self._losses, self._settings(), math.sqrt(self._first_size))
-        row |= {"motion_error": motion_error, "bytes_sent": self.network.total_bytes()}
+        iteration = self._iteration
+        row = {"iteration": iteration.count, "seconds": time.perf_counter() - began}
+        row |= history_row(iteration.nodes, self._losses, self._settings(), math.sqrt(iteration.first_size))
+        row |= {"motion_error": motion_error, "bytes_sent": self.network.traffic()[1]}
         for name, number in row.items():
             self.history.setdefault(name, []).append(number)
 
     def _settings(self) -> ReportSettings:
         return ReportSettings(
-            self.sigma, self._scales.y, self._scales.z, self.refine_steps, self._bounds, self.true_hypergradient
+            self.sigma,
+            self._scales.y,
+            self._scales.z,
+            self.refine_steps,
+            self._iteration.options.bounds,
+            self.true_hypergradient,
         )
 
     def _stationarity(self, n_halvings: int = 2) -> Stationarity:
-        means = self._nodes.means(self.network, self._oracle.blocks)
+        means = self._iteration.nodes.means(self.network, self._losses.oracle.blocks)
         return measure_stationarity(self._losses, self._settings(), *means, n_halvings=n_halvings)
 
     def _report(self, tol: float | None, status: str) -> DecentralizedResult:
-        oracle = self._oracle
+        iteration, oracle = self._iteration, self._losses.oracle
         with np.errstate(over="ignore", invalid="ignore"):  # where a run has diverged
             return report_run(
-                self._nodes,
+                iteration.nodes,
                 self._losses,
                 self._settings(),
                 self._stationarity(),
@@ -516,12 +446,12 @@ class DecentralizedBilevel:
                 allowed=_PROGRESS * self._first_square if tol is None else tol,
                 consensus_tol=self.consensus_tol,
                 smoothness=self._scales.smoothness,
-                scale=math.sqrt(self._first_size),
+                scale=math.sqrt(iteration.first_size),
+                most_bytes=iteration.most_bytes(),
                 history=self.history,
                 counts={
-                    "bytes_sent": self.network.total_bytes(),
                     "n_gradients": oracle.upper.evaluations + oracle.lower.evaluations,
-                    "n_iter": self.iteration,
+                    "n_iter": iteration.count,
                     "status": status,
                 },
             )
@@ -549,7 +479,7 @@ def stochastic_step_size(n_nodes: int, n_iter: int, scale: float = 1.0) -> float
 
     Examples
     --------
-    >>> from assay.bilevel.decentralized_pl import stochastic_step_size
+    >>> from assay.bilevel import stochastic_step_size
     >>> stochastic_step_size(8, 80000)
     0.01
     """

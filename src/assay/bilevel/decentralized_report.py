@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from assay.bilevel.decentralized_certificate import (
-    DecentralizedResult,
-    ReportSettings,
-    Stationarity,
-    judge_run,
-    least_pl_ratio,
-)
+from assay.bilevel.decentralized_certificate import DecentralizedResult, judge_run
 from assay.bilevel.decentralized_oracle import MeanLosses
 from assay.bilevel.decentralized_setup import estimate_smoothness
 from assay.bilevel.decentralized_states import NodeStates, as_vector
+from assay.bilevel.decentralized_stationarity import ReportSettings, Stationarity, least_pl_ratio
 
 __all__ = ["history_row", "report_run"]
 
@@ -53,6 +48,7 @@ def report_run(
     consensus_tol: float,
     smoothness: float,
     scale: float,
+    most_bytes: int,
     history: Mapping[str, Sequence[float]],
     counts: Mapping[str, Any],
 ) -> DecentralizedResult:
@@ -70,6 +66,8 @@ def report_run(
         What the squared hypergradient may be.
     consensus_tol, smoothness, scale : float
         As in :func:`judge_run`; nan if the smoothness is not known, and the size of the first estimators.
+    most_bytes : int
+        What nodes may have sent.
     history : mapping of str to sequence of float
         All rows so far.
     counts : mapping
@@ -81,6 +79,7 @@ def report_run(
     penalised = [losses.penalised(x, point, settings.sigma).value for point in (y, z)]
     consensus = nodes.consensus(network, blocks)
     sizes = {"x": x, "y": y, "z": z}
+    traffic = network.traffic()
     pl_ratio = least_pl_ratio(losses, settings, x, (start, z))
     tracker_errors = [*history["tracker_error"], nodes.tracker_error(network, scale)]
     certificates = judge_run(
@@ -96,6 +95,8 @@ def report_run(
         pl_ratio=pl_ratio,
         smoothness=estimate_smoothness(losses, x, z) if math.isnan(smoothness) else smoothness,
         gap=network.spectral_gap,
+        bytes_sent=traffic[1],
+        most_bytes=most_bytes,
     )
     exact = stationarity.exact
     return DecentralizedResult(
@@ -103,7 +104,7 @@ def report_run(
         y=y,
         z=z,
         x_nodes=as_vector(network.gather(nodes.states[:, blocks[0]])),
-        stationarity=stationarity.refined**2 if math.isnan(exact) else exact**2,
+        stationarity=stationarity.refined**2 if exact is None else exact**2,
         penalised_stationarity=stationarity.refined**2,
         bias=stationarity.bias,
         consensus=consensus,
@@ -111,6 +112,8 @@ def report_run(
         lower_gap=at_y.value - at_z.value,
         pl_ratio=pl_ratio,
         spectral_gap=network.spectral_gap,
+        messages_sent=traffic[0],
+        bytes_sent=traffic[1],
         sigma=settings.sigma,
         smoothness=smoothness,
         certificates=certificates,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from assay.bilevel.decentralized_hook import DecentralizedBilevelHook
 from assay.bilevel.decentralized_losses import BatchedLoss
 from assay.bilevel.decentralized_oracle import MeanLosses
+from assay.bilevel.decentralized_states import as_vector
 from assay.bilevel.mixing_matrix import as_mixing_matrix
 from assay.bilevel.mixing_network import SimulatedNetwork, Vector
 from assay.validation import as_float_array, check_real
@@ -26,6 +28,7 @@ __all__ = [
     "as_starting_point",
     "estimate_smoothness",
     "losses_at_hand",
+    "options_of_problem",
     "step_scales",
 ]
 
@@ -50,14 +53,40 @@ def as_starting_point(x0: Any, y0: Any, z0: Any, backend: str) -> tuple[Vector, 
         start = tuple(as_float_array(point, name, ndim=1).copy() for name, point in named.items())
     else:
         like = x0 if isinstance(x0, Tensor) else torch.zeros(0, dtype=torch.float64)
-        if not like.is_floating_point():
-            raise TypeError(f"x0 must be of a floating-point dtype, got {like.dtype}")
-        for name, point in named.items():
-            as_float_array(point, name, ndim=1)
-        start = tuple(torch.as_tensor(point).detach().to(like.device, like.dtype).clone() for point in named.values())
+        if like.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"x0 must be of dtype torch.float32 or torch.float64, got {like.dtype}")
+        form = {"device": like.device, "dtype": like.dtype}
+        checked = {name: as_float_array(point, name, ndim=1) for name, point in named.items()}
+        start = tuple(
+            point.detach().to(**form, copy=True) if isinstance(point, Tensor) else torch.tensor(checked[name], **form)
+            for name, point in named.items()
+        )
     if start[1].shape != start[2].shape:
         raise ValueError(f"z0 must have the shape of y0, {tuple(start[1].shape)}, got {tuple(start[2].shape)}")
     return start
+
+
+def options_of_problem(problem: Any, noise: float, options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Starting points and options for a problem with a closed form: from the origin, and compared with the exact one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no such problem, or an option does not go with it.
+    """
+    if not all(hasattr(problem, name) for name in ("f", "g", "F", "shape", "noise")):
+        raise TypeError(f"problem must be a PLProblem, got {type(problem).__name__}")
+    noise = check_real(noise, "noise", minimum=0.0)
+    if options.get("backend", "numpy") != "numpy":
+        raise ValueError(f"backend must be 'numpy' for a problem with a closed form, got {options['backend']!r}")
+    start = {name: options.pop(name, np.zeros(d)) for name, d in zip(("x0", "y0"), problem.shape, strict=True)}
+    for (name, point), d in zip(start.items(), problem.shape, strict=True):
+        if as_float_array(point, name, ndim=1).shape != (d,):
+            raise ValueError(f"{name} must have shape ({d},), got {np.shape(point)}")
+    if noise:
+        options.setdefault("sampler", partial(problem.noise, noise))
+    options.setdefault("true_hypergradient", problem.F)
+    return start["x0"], start["y0"], options
 
 
 def as_network(graph: Any, backend: str, like: np.ndarray | Tensor) -> SimulatedNetwork | DecentralizedBilevelHook:
@@ -71,28 +100,48 @@ def as_network(graph: Any, backend: str, like: np.ndarray | Tensor) -> Simulated
 
 def losses_at_hand(losses: Any, network: Any, name: str) -> Any:
     """The losses of the nodes that are here: all of them, or that of this process."""
-    if isinstance(network, SimulatedNetwork) or isinstance(losses, BatchedLoss) or not isinstance(losses, Sequence):
+    if isinstance(network, SimulatedNetwork) or not isinstance(losses, BatchedLoss | Sequence):
+        return losses
+    if isinstance(losses, BatchedLoss):
+        if losses.n_nodes != 1:
+            raise ValueError(f"{name} must be the loss of this process with backend='dist', got {losses.n_nodes} nodes")
         return losses
     if len(losses) not in (1, network.n_nodes):
         raise ValueError(f"{name} must have 1 loss, or one for each of the {network.n_nodes} nodes, got {len(losses)}")
     return losses if len(losses) == 1 else losses[network.rank : network.rank + 1]
 
 
-def as_bounds(bounds: Any, dx: int) -> tuple[Float[np.ndarray, " dx"], Float[np.ndarray, " dx"]] | None:
-    """Lower and upper bounds on ``x``, one for each entry."""
+def as_bounds(bounds: Any, x0: Vector) -> tuple[Float[np.ndarray, " dx"], Float[np.ndarray, " dx"]] | None:
+    """Lower and upper bounds on ``x``, one for each entry, within which it starts."""
     if bounds is None:
         return None
-    if not isinstance(bounds, Sequence) or len(bounds) != 2:
+    if not isinstance(bounds, Sequence | np.ndarray) or isinstance(bounds, str) or len(bounds) != 2:
         raise ValueError("x_bounds must be a pair (lower, upper) of numbers or arrays")
-    both = []
-    for name, bound in zip(("lower", "upper"), bounds, strict=True):
-        array = as_float_array(bound, f"{name} bound of x_bounds", ndim=(0, 1))
-        if array.ndim and array.shape != (dx,):
-            raise ValueError(f"{name} bound of x_bounds must be a number or have shape ({dx},), got {array.shape}")
-        both.append(np.broadcast_to(array, (dx,)).copy())
-    if not (both[0] <= both[1]).all():
+    lower, upper = (
+        _as_bound(bound, f"{name} bound of x_bounds", infinity, len(x0))
+        for name, infinity, bound in zip(("lower", "upper"), (-math.inf, math.inf), bounds, strict=True)
+    )
+    if not (lower <= upper).all():
         raise ValueError("x_bounds must have lower bounds that are at most the upper ones")
-    return both[0], both[1]
+    start = as_vector(x0)
+    single = isinstance(x0, Tensor) and x0.dtype == torch.float32
+    inside = (bound.astype(np.float32) if single else bound for bound in (lower, upper))
+    outside = np.flatnonzero(start != np.clip(start, *inside))
+    if outside.size:
+        raise ValueError(f"x0 must be within x_bounds, got {start[outside[0]]:g} in entry {outside[0]}")
+    return lower, upper
+
+
+def _as_bound(bound: Any, name: str, infinity: float, dx: int) -> Float[np.ndarray, " dx"]:
+    """One bound for each entry, finite or at infinity; None is at infinity."""
+    if isinstance(bound, Tensor):
+        bound = bound.detach().cpu().numpy()
+    raw = np.asarray(infinity if bound is None else bound)
+    open_end = raw == infinity if raw.dtype.kind == "f" else np.zeros(raw.shape, dtype=bool)
+    array = np.where(open_end, infinity, as_float_array(np.where(open_end, 0.0, raw), name, ndim=(0, 1)))
+    if array.ndim and array.shape != (dx,):
+        raise ValueError(f"{name} must be a number or have shape ({dx},), got {array.shape}")
+    return np.broadcast_to(array, (dx,)).copy()
 
 
 def step_scales(
@@ -110,7 +159,8 @@ def step_scales(
     if None in (x, y, z):
         known = estimate() if smoothness is None else check_real(smoothness, "smoothness", above=0.0)
         if not known > 0.0:
-            raise ValueError("smoothness must be given, as the gradients of g_list do not change around x0 and y0")
+            why = "are not finite" if math.isnan(known) else "do not change"
+            raise ValueError(f"smoothness must be given, as the gradients of g_list {why} around x0 and y0")
     return StepScales(
         x=0.2 * sigma / max(known, 1.0) if x is None else x,
         y=0.5 / known if y is None else y,
@@ -122,7 +172,7 @@ def step_scales(
 def estimate_smoothness(losses: MeanLosses, x: Float[np.ndarray, " dx"], y: Float[np.ndarray, " dy"]) -> float:
     """Largest curvature of the mean lower loss in ``y`` at a point, by power iteration on differences of gradients.
 
-    An estimate from below, and of the curvature at this point only.
+    An estimate from below, and of the curvature at this point only; nan where gradients are not finite.
     """
     direction = np.random.default_rng(0).normal(size=y.shape)
     direction /= np.linalg.norm(direction)
@@ -133,8 +183,9 @@ def estimate_smoothness(losses: MeanLosses, x: Float[np.ndarray, " dx"], y: Floa
     for _ in range(_STEPS_OF_POWER_ITERATION):
         ahead, behind = (losses.lower(x, y + sign * length * direction).y for sign in (1.0, -1.0))
         product = (ahead - behind) / (2.0 * length)
-        curvature = float(np.linalg.norm(product))
-        if not curvature > 0.0:
-            return 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            curvature = float(np.linalg.norm(product))
+        if not 0.0 < curvature < math.inf:
+            return math.nan if curvature else 0.0
         direction = product / curvature
     return curvature

@@ -44,7 +44,8 @@ class NodeStates:
 
     def size(self, network: Any) -> float:
         """Mean square of the estimators over the nodes."""
-        return float(network.mean((self.estimators**2).sum(1)[:, None])[0])
+        with np.errstate(over="ignore"):
+            return float(network.mean((self.estimators**2).sum(1)[:, None])[0])
 
     def means(self, network: Any, blocks: tuple[slice, ...]) -> tuple[Float[np.ndarray, " _"], ...]:
         """Mean ``x``, ``y`` and ``z``, in float64."""
@@ -62,7 +63,7 @@ class NodeStates:
         if self.trackers is None:
             return math.nan
         off = network.mean(self.trackers) - network.mean(self.estimators)
-        return float(abs(off).max()) / max(math.sqrt(self.size(network)), scale)
+        return float(abs(off).max()) / max(math.sqrt(self.size(network)), scale, np.finfo(float).tiny)
 
     def motion_error(self, network: Any, moved: Stack, steps: Vector) -> float:
         """By how much the mean state does not move by ``steps`` times the mean estimator, relative to the states."""

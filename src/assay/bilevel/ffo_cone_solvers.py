@@ -7,8 +7,9 @@ marked, and the layer warns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,34 @@ def solve_cone_program(
     ValueError
         If it is infeasible or unbounded, or the solver gave up without a point.
     """
-    if solver.upper() == "CLARABEL":
-        return _by_clarabel(program, solver_args, instance)
-    return _by_cvxpy(program, solver, solver_args, instance)
+    run = _by_clarabel if solver.upper() == "CLARABEL" else partial(_by_cvxpy, solver=solver)
+    failure: ValueError | None = None
+    for scaled, size in _scaled(program):
+        try:
+            found = run(scaled, solver_args=solver_args, instance=instance)
+        except ValueError as error:
+            failure = failure or error
+        else:
+            return replace(found, point=found.point * size, dual=found.dual * (size * program.scale))
+    raise failure
+
+
+def _scaled(program: ConeProgram) -> Iterator[tuple[ConeProgram, float]]:
+    """The program with an objective of size 1, and small vectors made larger; then, for when that fails, large ones.
+
+    Tolerances of solvers are absolute in part, so that they call anything a solution of a small problem, and large
+    ones infeasible or unbounded.
+    """
+    linear = program.linear / program.scale
+    offset = np.abs(program.offset / program.row_norms)
+    reach = max(float(np.abs(linear).max(initial=0.0)), float(offset.max(initial=0.0))) or 1.0
+    for size in (min(reach, 1.0), *([reach] if reach > 1.0 else [])):
+        yield (
+            ConeProgram(
+                program.quadratic / program.scale, linear / size, program.matrix, program.offset / size, program.blocks
+            ),
+            size,
+        )
 
 
 def clarabel_settings(clarabel: Any, solver_args: Mapping[str, Any]) -> Any:
@@ -137,7 +163,7 @@ def _by_clarabel(program: ConeProgram, solver_args: Mapping[str, Any], instance:
     return ConeSolution(np.array(solution.x), np.array(solution.z), status, accurate)
 
 
-def _by_cvxpy(program: ConeProgram, solver: str, solver_args: Mapping[str, Any], instance: int) -> ConeSolution:
+def _by_cvxpy(program: ConeProgram, solver_args: Mapping[str, Any], instance: int, solver: str) -> ConeSolution:
     """State the cone program in cvxpy, so that whatever cvxpy can call can solve it."""
     cp = import_extra("cvxpy", extra="cvxpy")
     point = cp.Variable(program.linear.size)

@@ -2,8 +2,8 @@ r"""Cone programs: the form in which every convex problem of a layer is solved, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -52,6 +52,24 @@ class ConeProgram:
     offset: Float[ndarray, " M"]
     blocks: tuple[Block, ...]
 
+    @cached_property
+    def row_norms(self) -> Float[ndarray, " M"]:
+        """Norms of the rows, 1 for a row of zeros."""
+        norms = np.sqrt(self.matrix.power(2).sum(axis=1))
+        return np.where(norms > 0, norms, 1.0)
+
+    @cached_property
+    def scale(self) -> float:
+        """Size of the objective: its largest quadratic or its middle linear coefficient."""
+        linear = np.abs(self.linear[self.linear != 0])
+        middle = float(np.median(linear)) if linear.size else 0.0
+        return max(float(np.abs(self.quadratic.data).max(initial=0.0)), middle) or 1.0
+
+    def block_norm(self, block: Block) -> float:
+        """Root mean square of the norms of its rows."""
+        norm = float(np.sqrt(self.matrix[block.rows].power(2).sum() / (block.stop - block.start)))
+        return norm if norm > 0 else 1.0
+
     def slack(self, point: Float[ndarray, " N"]) -> Float[ndarray, " M"]:
         """What has to be in the cones."""
         return self.offset - self.matrix @ point
@@ -81,24 +99,21 @@ def _lorentz_distance(vector: Float[ndarray, " k"]) -> float:
     return max(float(np.linalg.norm(vector[1:]) - vector[0]), 0.0)
 
 
-def _violations(
-    program: ConeProgram, slack: Float[ndarray, " M"], dual: Float[ndarray, " M"]
-) -> Iterator[tuple[float, float]]:
-    """By cone: how far the slack is outside, and how far the dual vector is outside the dual cone."""
-    for block in program.blocks:
-        s, d = slack[block.rows], dual[block.rows]
-        if not s.size:
-            continue
-        if block.kind == "zero":
-            yield float(np.abs(s).max()), 0.0
-        elif block.kind == "nonneg":
-            yield max(float(-s.min()), 0.0), max(float(-d.min()), 0.0)
-        elif block.kind == "soc":
-            yield _lorentz_distance(s), _lorentz_distance(d)
-        elif block.kind == "psd":
-            yield tuple(max(-float(np.linalg.eigvalsh(matrix_of(part))[0]), 0.0) for part in (s, d))
-        else:
-            yield _outside_exponential(s), _outside_dual_exponential(d)
+def _lorentz_projection(vector: Float[ndarray, " k"]) -> Float[ndarray, " k"]:
+    length = float(np.linalg.norm(vector[1:]))
+    if length <= abs(vector[0]):
+        return vector if vector[0] >= 0 else np.zeros(vector.size)
+    unit = np.concatenate([[1.0], vector[1:] / length])
+    return 0.5 * (vector[0] + length) * unit
+
+
+def _lowest_eigenvalue(vector: Float[ndarray, " k"]) -> float:
+    return float(np.linalg.eigvalsh(matrix_of(vector))[0])
+
+
+def _semidefinite_projection(vector: Float[ndarray, " k"]) -> Float[ndarray, " k"]:
+    values, vectors = np.linalg.eigh(matrix_of(vector))
+    return vector_of(vectors * np.maximum(values, 0.0) @ vectors.T)
 
 
 def _outside_exponential(s: Float[ndarray, " three"]) -> float:
@@ -115,20 +130,45 @@ def _outside_dual_exponential(d: Float[ndarray, " three"]) -> float:
     return max(float(u), float(-v), float(-w), 0.0)
 
 
+def _misfit(kind: str, s: Float[ndarray, " k"], d: Float[ndarray, " k"]) -> tuple[float, float]:
+    """How far two vectors are from complementary, and from the cone and its dual."""
+    if kind == "nonneg":
+        return float(np.abs(np.minimum(s, d)).max()), max(-float(s.min()), -float(d.min()), 0.0)
+    if kind == "soc":
+        return (
+            float(np.abs(s - _lorentz_projection(s - d)).max()),
+            max(_lorentz_distance(s), _lorentz_distance(d)),
+        )
+    if kind == "psd":
+        return (
+            float(np.abs(s - _semidefinite_projection(s - d)).max()),
+            max(-_lowest_eigenvalue(s), -_lowest_eigenvalue(d), 0.0),
+        )
+    return abs(float(s @ d)), max(_outside_exponential(s), _outside_dual_exponential(d))
+
+
 def program_residual(
     program: ConeProgram, point: Float[ndarray, " N"], dual: Float[ndarray, " M"]
 ) -> tuple[float, float]:
     """How far a pair is from optimal: the largest violation of stationarity and complementarity, and of the cones.
 
-    Both are relative to the size of the terms that they are differences of.
+    Slacks are relative to the size of the solution, dual vectors to that of the terms of stationarity, both in units
+    of rows of norm 1. A pair of vectors is complementary where the first is the projection of their difference.
     """
     slack = program.slack(point)
-    pieces = (program.quadratic @ point, program.linear, program.matrix.T @ dual)
-    size = 1.0 + max(float(np.abs(piece).max(initial=0.0)) for piece in pieces)
-    stationarity = float(np.abs(sum(pieces)).max(initial=0.0)) / size
-    reach = 1.0 + float(np.abs(program.offset).max(initial=0.0)) + float(np.abs(point).max(initial=0.0))
-    weight = 1.0 + float(np.abs(dual).max(initial=0.0))
-    outside = [(primal / reach, other / weight) for primal, other in _violations(program, slack, dual)]
-    gap = abs(float(slack @ dual)) / (reach * weight)
-    violation = max((max(pair) for pair in outside), default=0.0)
-    return max(stationarity, gap), violation
+    terms = program.quadratic @ point, program.linear, program.matrix.T @ dual
+    offset = np.abs(program.offset / program.row_norms)
+    reach = max(float(np.abs(point).max(initial=0.0)), float(offset.min(where=offset > 0, initial=np.inf)))
+    reach = reach if 0 < reach < np.inf else float(np.abs(point).max(initial=0.0)) or 1.0
+    force = max(float(np.abs(term).max(initial=0.0)) for term in terms) or program.scale
+    worst, outside = float(np.abs(sum(terms)).max(initial=0.0)) / force, 0.0
+    for block in program.blocks:
+        s, d = slack[block.rows], dual[block.rows]
+        norms = program.row_norms[block.rows] if block.kind in ("zero", "nonneg") else program.block_norm(block)
+        s, d = s / (norms * reach), d * (norms / force)
+        if block.kind == "zero":
+            outside = max(outside, float(np.abs(s).max()))
+        else:
+            gap, violation = _misfit(block.kind, s, d)
+            worst, outside = max(worst, gap), max(outside, violation)
+    return worst, outside

@@ -50,6 +50,12 @@ class CurvedFace:
         """Minus the derivative of :meth:`dual` in the slack; positive semidefinite for a multiplier of the cone."""
         raise NotImplementedError
 
+    def turn(
+        self, slack: Float[ndarray, " k"], moved: Float[ndarray, " k"], multiplier: Float[ndarray, " size"]
+    ) -> Float[ndarray, " k"]:
+        """Change of :meth:`dual` when the slack moves, to relative accuracy however small the move."""
+        raise NotImplementedError
+
     def multiplier(self, dual: Float[ndarray, " k"]) -> Float[ndarray, " size"]:
         """The multiplier that belongs to a dual vector at the solution."""
         raise NotImplementedError
@@ -84,6 +90,14 @@ class SecondOrderFace(CurvedFace):
         bent = np.zeros((slack.size, slack.size))
         bent[1:, 1:] = (np.eye(unit.size) - np.outer(unit, unit)) * (multiplier[0] / length)
         return bent
+
+    def turn(
+        self, slack: Float[ndarray, " k"], moved: Float[ndarray, " k"], multiplier: Float[ndarray, " size"]
+    ) -> Float[ndarray, " k"]:
+        """Change of the dual vector."""
+        before, after = np.linalg.norm(slack[1:]), np.linalg.norm(slack[1:] + moved[1:])
+        longer = moved[1:] @ (2.0 * slack[1:] + moved[1:]) / (before + after)
+        return np.concatenate([[0.0], (slack[1:] * (longer / before) - moved[1:]) * (multiplier[0] / after)])
 
     def multiplier(self, dual: Float[ndarray, " k"]) -> Float[ndarray, " size"]:
         """The multiplier of a dual vector."""
@@ -120,6 +134,15 @@ class ExponentialFace(CurvedFace):
         x, y, _ = slack
         direction = np.array([1.0, -x / y, 0.0])
         return np.outer(direction, direction) * (multiplier[0] * np.exp(x / y) / y)
+
+    def turn(
+        self, slack: Float[ndarray, " k"], moved: Float[ndarray, " k"], multiplier: Float[ndarray, " size"]
+    ) -> Float[ndarray, " k"]:
+        """Change of the dual vector."""
+        ratio = slack[0] / slack[1]
+        change = (moved[0] - ratio * moved[1]) / (slack[1] + moved[1])
+        before, growth = np.exp(ratio), np.exp(ratio) * np.expm1(change)
+        return multiplier[0] * np.array([-growth, (before + growth) * change - growth * (1.0 - ratio), 0.0])
 
     def multiplier(self, dual: Float[ndarray, " k"]) -> Float[ndarray, " size"]:
         """The multiplier of a dual vector."""
@@ -177,6 +200,18 @@ class SemidefiniteFace(CurvedFace):
             moved = inverse @ matrix_of(unit) @ weight
             columns.append(vector_of(moved + moved.T))
         return np.array(columns)
+
+    def turn(
+        self, slack: Float[ndarray, " k"], moved: Float[ndarray, " k"], multiplier: Float[ndarray, " size"]
+    ) -> Float[ndarray, " k"]:
+        """Change of the dual vector."""
+        if not self.image.shape[1]:
+            return np.zeros(slack.size)
+        basis, weight = self._rotated(slack), matrix_of(multiplier)
+        within = self.image.T @ matrix_of(slack + moved) @ self.image
+        change = -self.image @ np.linalg.solve(within, self.image.T @ matrix_of(moved) @ basis)
+        mixed = change @ weight @ basis.T
+        return vector_of(_symmetric(mixed + mixed.T + change @ weight @ change.T))
 
     def multiplier(self, dual: Float[ndarray, " k"]) -> Float[ndarray, " size"]:
         """The multiplier of a dual vector."""
@@ -246,10 +281,10 @@ class FaceSet:
         """Number of equations."""
         return self.flat.size + sum(face.size for face in self.curved)
 
-
-def _scale(program: ConeProgram, block: Block) -> float:
-    norm = float(np.sqrt(program.matrix[block.rows].power(2).sum() / (block.stop - block.start)))
-    return norm if norm > 0 else 1.0
+    def same(self, other: FaceSet) -> bool:
+        """Whether another set has the same equations."""
+        pairs = [[(face.rows, face.size) for face in faces.curved] for faces in (self, other)]
+        return pairs[0] == pairs[1] and np.array_equal(self.flat, other.flat)
 
 
 def find_faces(
@@ -273,8 +308,7 @@ def find_faces(
     flat: list[Int[ndarray, " ..."]] = []
     curved: list[CurvedFace] = []
     margins, known, capped = [np.inf], True, False
-    row_norms = np.sqrt(program.matrix.power(2).sum(axis=1))
-    row_norms[row_norms == 0] = 1.0
+    row_norms, dual = program.row_norms, dual / program.scale
     bounds: list[Int[ndarray, " ..."]] = []
     for block in program.blocks:
         rows, indices = block.rows, np.arange(block.start, block.stop)
@@ -287,7 +321,7 @@ def find_faces(
             margins.append(float(np.maximum(own, weight).min(initial=np.inf)))
             bounds.append(indices[rule.active(own, weight)])
             continue
-        scale = _scale(program, block)
+        scale = program.block_norm(block)
         s, d = s / scale, d * scale
         if block.kind == "soc":
             if s.size == 1:

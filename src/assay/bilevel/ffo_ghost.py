@@ -9,7 +9,7 @@ interior-point solver returns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.linalg
@@ -145,11 +145,11 @@ class Ghost:
             at += face.size
         return rows
 
-    def turned(self, slack: Float[ndarray, " M"]) -> Float[ndarray, " M"]:
-        """Change of the frozen dual on curved faces, from the solution to another slack."""
-        rows = np.zeros(slack.size)
+    def turned(self, moved: Float[ndarray, " M"]) -> Float[ndarray, " M"]:
+        """Change of the frozen dual on curved faces when the slack moves."""
+        rows = np.zeros(moved.size)
         for face, multiplier in zip(self.faces.curved, self.frozen, strict=True):
-            rows[face.rows] = face.dual(slack[face.rows], multiplier) - face.dual(self.slack[face.rows], multiplier)
+            rows[face.rows] = face.turn(self.slack[face.rows], moved[face.rows], multiplier)
         return rows
 
     def move(self, upstream: Float[ndarray, " N"], delta: float) -> Move:
@@ -182,21 +182,21 @@ class Ghost:
         previous = np.inf
         for _ in range(60):
             step = found[:n]
-            slack = self.slack - self.program.matrix @ step
-            if not all(face.inside(slack[face.rows]) for face in self.faces.curved):
+            moved = -(self.program.matrix @ step)
+            if not all(face.inside(self.slack[face.rows] + moved[face.rows]) for face in self.faces.curved):
                 return None
-            turn = self.turned(slack)
+            turn = self.turned(moved)
             if not self.faces.curved:
                 break
             balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn
             balance = balance + system.matrix[:n, n:] @ found[n:]
             correction = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
-            moved, reach = float(np.abs(correction[:n]).max()), float(np.abs(step).max(initial=0.0))
-            if moved <= 1e-15 * reach or (moved <= 1e-11 * reach and moved > 0.5 * previous):
+            change, reach = float(np.abs(correction[:n]).max()), float(np.abs(step).max(initial=0.0))
+            if change <= 1e-15 * reach or (change <= 1e-8 * reach and change > 0.5 * previous):
                 break
-            if not np.isfinite(moved) or moved > 0.7 * previous:
+            if not np.isfinite(change) or change > 0.7 * previous:
                 return None
-            found, previous = found + correction, moved
+            found, previous = found + correction, change
         else:
             return None
         return Move(delta, found[:n], self.row_multipliers(found[n:]), turn)
@@ -219,8 +219,10 @@ def dense_move(ghost: Ghost, upstream: Float[ndarray, " N"]) -> Move:
     return Move(1.0, found[:n], ghost.row_multipliers(found[n:]), turn)
 
 
-def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 12) -> Ghost | None:
+def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, exchanges: int = 5) -> Ghost | None:
     """Newton's method on the optimality conditions of the active faces.
+
+    Where it ends outside of a cone, the faces that are active there are tried next.
 
     Parameters
     ----------
@@ -230,43 +232,64 @@ def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 
         Decides on the active faces.
     tol : float, default=1e-9
         Largest relative violation of a constraint that is accepted.
-    max_iter : int, default=12
-        Steps; two or three are usual.
+    exchanges : int, default=5
+        How often other faces are tried.
 
     Returns
     -------
     Ghost or None
         At the polished solution; None if it is not feasible in the primal and the dual, or no better.
     """
+    program = ghost.program
+    # what is below rounding counts as better than anything
+    before = max(*program_residual(program, ghost.point, ghost.dual), 1e-12)
+    for _ in range(1 + exchanges):
+        (point, dual), system = _newton(ghost)
+        residual, violation = program_residual(program, point, dual)
+        again = find_faces(program, program.slack(point), dual, rule)
+        if violation <= tol and max(residual, violation) < before:
+            # Without strict complementarity rounding decides on the faces; those that were used stay.
+            better = Ghost(program, point, dual, again if again.same(ghost.faces) else _kept(ghost.faces, again))
+            if not ghost.faces.curved:
+                better._system = system  # it does not depend on the point
+            return better
+        if again.same(ghost.faces) or not np.isfinite(residual):
+            return None
+        ghost = Ghost(program, point, dual, again)
+    return None
+
+
+def _kept(faces: FaceSet, again: FaceSet) -> FaceSet:
+    return replace(faces, margin=min(faces.margin, again.margin))
+
+
+def _newton(ghost: Ghost, max_iter: int = 12) -> tuple[tuple[Float[ndarray, " N"], Float[ndarray, " M"]], _System]:
+    """The best point and dual vector on the way; two or three steps are usual, one without curved faces."""
     program, faces, n = ghost.program, ghost.faces, ghost.point.size
     point, flat = ghost.point.copy(), ghost.dual[faces.flat]
     multipliers = [part.copy() for part in ghost.frozen]
-    before = program_residual(program, point, ghost.dual)
-    best, least = None, max(before)
-
-    def dual_of(slack: Float[ndarray, " M"]) -> Float[ndarray, " M"]:
+    best, least = (ghost.point, ghost.dual), np.inf
+    system = ghost.system()
+    for step in range(max_iter):
+        slack = program.slack(point)
+        if not all(face.inside(slack[face.rows]) for face in faces.curved):
+            break
         dual = np.zeros(slack.size)
         dual[faces.flat] = flat
         for face, multiplier in zip(faces.curved, multipliers, strict=True):
             dual[face.rows] = face.dual(slack[face.rows], multiplier)
-        return dual
-
-    for _ in range(max_iter):
-        slack = program.slack(point)
-        if not all(face.inside(slack[face.rows]) for face in faces.curved):
-            break
-        dual = dual_of(slack)
-        residual, violation = program_residual(program, point, dual)
-        if max(residual, violation) < least:
-            best, least = (point, dual), max(residual, violation)
-        elif best is not None and max(residual, violation) > 0.5 * least:
-            break
+        worst = max(program_residual(program, point, dual))
+        if step:  # what one starts from is no solution on the faces
+            if worst >= least:
+                break
+            best, least = (point, dual), worst
+            if not faces.curved:
+                break
         stationarity = program.quadratic @ point + program.linear + program.matrix.T @ dual
         values = [slack[faces.flat], *(-face.value(slack[face.rows]) for face in faces.curved)]
-        right = np.concatenate([-stationarity, *values])
-        form = ghost.form(slack, multipliers)
-        system = _System(form, ghost.equations(slack))
-        found = system.solve(right)
+        if faces.curved and step:
+            system = _System(ghost.form(slack, multipliers), ghost.equations(slack))
+        found = system.solve(np.concatenate([-stationarity, *values]))
         if not np.isfinite(found).all():
             break
         point, flat = point + found[:n], flat + found[n : n + faces.flat.size]
@@ -275,18 +298,4 @@ def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, max_iter: int = 
             moved.append(multiplier + found[at : at + face.size])
             at += face.size
         multipliers = moved
-        if not faces.curved:  # linear: one step is all
-            dual = dual_of(program.slack(point))
-            if max(program_residual(program, point, dual)) < least:
-                best, least = (point, dual), max(program_residual(program, point, dual))
-            break
-    if best is None or program_residual(program, *best)[1] > tol:
-        return None
-    again = find_faces(program, program.slack(best[0]), best[1], rule)
-    if again.size != faces.size or not np.array_equal(again.flat, faces.flat):
-        # The comparison decides by the larger of slack and multiplier, which polishing has made exact.
-        again = faces
-    better = Ghost(program, best[0], best[1], again)
-    if not faces.curved:
-        better._system = system  # it does not depend on the point
-    return better
+    return best, system

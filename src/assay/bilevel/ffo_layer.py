@@ -255,6 +255,7 @@ class FFOLayer(torch.nn.Module):
             1.0 / self.alpha,
             self.difference == "central",
             self.cone_mode == "resolve",
+            rule,
             solve,
             self._run,
         )

@@ -12,8 +12,8 @@ from numpy import ndarray
 
 from assay.bilevel.ffo_cones import program_residual
 from assay.bilevel.ffo_cvxpy import CompiledProblem, DataGradient
-from assay.bilevel.ffo_faces import SecondOrderFace
-from assay.bilevel.ffo_ghost import Ghost, Move, NotUniqueError, dense_move
+from assay.bilevel.ffo_faces import ActiveRule, SecondOrderFace
+from assay.bilevel.ffo_ghost import Ghost, Move, NotUniqueError, dense_move, polished
 
 __all__ = ["Instance", "LayerRecord"]
 
@@ -40,6 +40,7 @@ class LayerRecord:
     delta: float
     central: bool
     resolve: bool
+    rule: ActiveRule
     solve: Callable[..., Instance]
     run: Callable[..., list[Any]]
     upstream: Float[ndarray, "B outputs"] | None = field(default=None)
@@ -81,8 +82,9 @@ class LayerRecord:
         return flat and self.central and not self.resolve
 
     def measured(self) -> dict[str, Float[ndarray, " B"]]:
-        """Residual, independence, margin and number of active constraints, by instance."""
-        columns: dict[str, list[float]] = {"residual": [], "independence": [], "margin": [], "n_active": []}
+        """Residual, independence, margin, number of active constraints and whether these are right, by instance."""
+        names = ("residual", "independence", "margin", "n_active", "confirmed")
+        columns: dict[str, list[float]] = {name: [] for name in names}
         for instance in self.instances:
             ghost = instance.ghost
             columns["residual"].append(max(program_residual(ghost.program, ghost.point, ghost.dual)))
@@ -91,8 +93,12 @@ class LayerRecord:
             rows = rows / np.where(norms > 0, norms, 1.0)
             least = np.inf if not len(rows) else float(np.linalg.svd(rows, compute_uv=False)[-1])
             columns["independence"].append(0.0 if len(rows) > rows.shape[1] else least)
-            columns["margin"].append(ghost.faces.margin if ghost.faces.known else 0.0)
+            # The margin of a solution that is not exact is not that of the problem; its faces say what it is.
+            exact = ghost if instance.polished else polished(ghost, self.rule, exchanges=0)
+            margin = (exact or ghost).faces.margin
+            columns["margin"].append(margin if ghost.faces.known else 0.0)
             columns["n_active"].append(ghost.faces.size)
+            columns["confirmed"].append(exact is not None)
         return {name: np.array(column, dtype=float) for name, column in columns.items()}
 
     def gradients(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "B p"]:

@@ -25,7 +25,7 @@ Oracle = Callable[[Any, Any], OracleOutput]
 Method = Callable[[Oracle, int, int, int], Iterable[Any]]
 
 # iterates in a row without a call, after which a method is taken to be caught in a loop
-_MOST_IDLE = 10_000
+_MOST_IDLE = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -101,7 +101,7 @@ def run_method(method: Method, instance: HardBilevel, max_calls: int, tol: float
     Raises
     ------
     ValueError
-        If an iterate or a query has a wrong shape or a nan, or 10000 iterates come without a call.
+        If an iterate or a query has a wrong shape or a nan, or a thousand iterates in a row come without a call.
     TypeError
         If the method is not callable or gives no iterates, or the instance is something else.
 

@@ -22,6 +22,7 @@ from assay.validation import check_choice
 __all__ = ["mixing_from_edgelist"]
 
 _MAX_BYTES = 256 * 1024**2
+_MAX_NODES = 20_000  # their matrix has 3 GiB
 
 # First lines of a list of links that name its columns.
 _HEADINGS = ({"source", "target"}, {"from", "to"}, {"u", "v"}, {"node1", "node2"})
@@ -51,14 +52,14 @@ def mixing_from_edgelist(path: str | os.PathLike[str], *, kind: str = "auto") ->
     ------
     FileNotFoundError
         If there is no such file.
-    ValueError
-        If it is larger than 256 MiB, not in the format, or its graph is directed, has parallel links or is not
-        connected.
+    TypeError, ValueError
+        If it is no file, larger than 256 MiB or not in the format, or its graph has more than 20000 nodes, is directed,
+        has parallel links or is not connected.
 
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from assay.bilevel.mixing_files import mixing_from_edgelist
+    >>> from assay.bilevel import mixing_from_edgelist
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "links.txt"
     >>> _ = path.write_text("# three hospitals\nnorth south\nsouth east\n")
     >>> mixing_from_edgelist(path).round(3)
@@ -66,9 +67,13 @@ def mixing_from_edgelist(path: str | os.PathLike[str], *, kind: str = "auto") ->
            [0.333, 0.333, 0.333],
            [0.   , 0.333, 0.667]])
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a path, got {type(path).__name__}")
     source = Path(path)
     kind = check_choice(kind, "kind", ("auto", "edges", "adjacency", "graphml"))
     size = source.stat().st_size
+    if not source.is_file():
+        raise ValueError(f"path must be a file, got {source.name}")
     if size > _MAX_BYTES:
         raise ValueError(f"{source.name} must be at most {_MAX_BYTES} bytes, got {size}")
     if kind == "graphml" or (kind == "auto" and source.suffix.lower() == ".graphml"):
@@ -81,6 +86,8 @@ def mixing_from_edgelist(path: str | os.PathLike[str], *, kind: str = "auto") ->
             graph = _from_matrix(matrix, source)
         else:
             graph = _from_links(rows, source)
+    if len(graph) > _MAX_NODES:
+        raise ValueError(f"{source.name} must have at most {_MAX_NODES} nodes, got {len(graph)}")
     try:
         return metropolis_weights(_in_order(graph))
     except ValueError as error:
@@ -96,7 +103,7 @@ def _read_graphml(source: Path) -> nx.Graph:
 
 def _rows(source: Path) -> list[list[str]]:
     try:
-        lines = source.read_text(encoding="utf-8").splitlines()
+        lines = source.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{source.name} is not a text file: {error.reason}") from None
     rows = []

@@ -63,7 +63,7 @@ def metropolis_weights(G: nx.Graph) -> Float[np.ndarray, "nodes nodes"]:
     Examples
     --------
     >>> import networkx as nx
-    >>> from assay.bilevel.mixing_matrix import metropolis_weights
+    >>> from assay.bilevel import metropolis_weights
     >>> metropolis_weights(nx.path_graph(3)).round(3)
     array([[0.667, 0.333, 0.   ],
            [0.333, 0.333, 0.333],
@@ -117,7 +117,7 @@ def spectral_gap(W: ArrayLike) -> float:
     Examples
     --------
     >>> import networkx as nx
-    >>> from assay.bilevel.mixing_matrix import metropolis_weights, spectral_gap
+    >>> from assay.bilevel import metropolis_weights, spectral_gap
     >>> print(f"{1 - spectral_gap(metropolis_weights(nx.cycle_graph(8))):.7f}")
     0.8047379
     """
@@ -147,6 +147,7 @@ def as_mixing_matrix(graph: Any, name: str = "graph") -> Float[np.ndarray, "node
     Returns
     -------
     numpy.ndarray of shape (K, K)
+        An array of its own, exactly symmetric: both ends of a link know of it.
 
     Raises
     ------
@@ -165,6 +166,7 @@ def as_mixing_matrix(graph: Any, name: str = "graph") -> Float[np.ndarray, "node
     if isinstance(graph, nx.Graph):
         return metropolis_weights(graph)
     weights = _checked_weights(graph, name)
+    weights = 0.5 * (weights + weights.T)
     gap = spectral_gap(weights)
     if gap <= _SMALLEST_GAP:
         raise ValueError(

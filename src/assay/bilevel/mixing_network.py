@@ -41,8 +41,8 @@ class SimulatedNetwork:
         The number K of nodes, all of which are here.
     n_links : int
         Ordered pairs of neighbours: the messages of one averaging.
-    bytes_sent : int
-        Size of all messages so far, as they would be between machines.
+    messages_sent, bytes_sent : int
+        Number and size of all messages so far, as they would be between machines.
 
     Examples
     --------
@@ -60,16 +60,17 @@ class SimulatedNetwork:
         np.fill_diagonal(links, False)
         self.n_links = int(links.sum())
         self.spectral_gap = spectral_gap(weights)
-        self.bytes_sent = 0
+        self.messages_sent = self.bytes_sent = 0
         sparse = self.n_nodes >= _SPARSE_NODES and np.count_nonzero(weights) < _SPARSE_SHARE * weights.size
         if isinstance(like, Tensor):
-            dense = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+            dense = torch.tensor(weights, dtype=like.dtype, device=like.device)
             self._operator = dense.to_sparse() if sparse else dense
         else:
             self._operator = sp.csr_array(weights) if sparse else weights
 
     def mix(self, rows: Stack) -> Stack:
         """Weighted mean of every node with its neighbours; every link carries a row in both directions."""
+        self.messages_sent += self.n_links
         self.bytes_sent += self.n_links * rows.shape[1] * rows.dtype.itemsize
         return self._operator @ rows
 
@@ -81,6 +82,6 @@ class SimulatedNetwork:
         """The rows of all nodes."""
         return rows
 
-    def total_bytes(self) -> int:
-        """Size of all messages of all nodes."""
-        return self.bytes_sent
+    def traffic(self) -> tuple[int, int]:
+        """Number and size of all messages of all nodes."""
+        return self.messages_sent, self.bytes_sent

@@ -64,7 +64,7 @@ class PLProblem:
 
     Examples
     --------
-    >>> from assay.bilevel.pl_problems import quadratic_pl_problem
+    >>> from assay.bilevel import quadratic_pl_problem
     >>> problem = quadratic_pl_problem(8)
     >>> value, grad = problem.F([0.0] * 5)
     >>> print(f"{value:.7f} {grad @ grad:.6f} {problem.mu:.7f} {problem.L:.7f}")
@@ -164,11 +164,13 @@ def quadratic_pl_problem(
 
     Examples
     --------
-    >>> from assay.bilevel.pl_problems import quadratic_pl_problem
+    >>> from assay.bilevel import quadratic_pl_problem
     >>> quadratic_pl_problem(8).x_star.round(4)
     array([-0.7999,  0.2457, -0.3607,  0.4704, -0.3851])
     """
     K, dx, d, rank = _dimensions(K, dx, d, rank)
+    if not isinstance(heterogeneous, bool | np.bool_):
+        raise TypeError(f"heterogeneous must be True or False, got {heterogeneous!r}")
     n = check_integer(n, "n", minimum=1)
     if rank > n:
         raise ValueError(f"rank must be at most n = {n}, got {rank}")
@@ -228,7 +230,7 @@ def nonconvex_pl_problem(
 
     Examples
     --------
-    >>> from assay.bilevel.pl_problems import nonconvex_pl_problem
+    >>> from assay.bilevel import nonconvex_pl_problem
     >>> problem = nonconvex_pl_problem(8)
     >>> problem.x_star.round(4), round(problem.L, 4)
     (array([ 0.3207, -0.8681, -0.7111, -0.854 , -0.3914]), 13.8546)
@@ -278,8 +280,8 @@ def _problem(
     return PLProblem(
         f=BatchedLoss(upper(every), n_nodes, smoothness=1.0),
         g=BatchedLoss(lower(every), n_nodes, smoothness=L),
-        f_list=[_alone(upper(part)) for part in each],
-        g_list=[_alone(lower(part)) for part in each],
+        f_list=[partial(_alone, upper(part)) for part in each],
+        g_list=[partial(_alone, lower(part)) for part in each],
         jacobian=jacobian,
         kernel=np.eye(d) - rows.T @ rows,
         lower_map=maps[0],
@@ -329,11 +331,9 @@ def _with_noise(
     return grad_x + noise[:, :dx], grad_y + noise[:, dx:]
 
 
-def _alone(loss: Loss) -> Loss:
+def _alone(
+    loss: Loss, x: Float[np.ndarray, " dx"], y: Float[np.ndarray, " dy"], batch: Float[np.ndarray, "2 _"] | None
+) -> Answer:
     """The loss of a single node as a function of vectors."""
-
-    def of_vectors(x: np.ndarray, y: np.ndarray, batch: np.ndarray | None) -> tuple:
-        values, (grad_x, grad_y) = loss(x[None], y[None], None if batch is None else batch[None])
-        return values[0], (grad_x[0], grad_y[0])
-
-    return of_vectors
+    values, (grad_x, grad_y) = loss(x[None], y[None], None if batch is None else batch[None])
+    return values[0], (grad_x[0], grad_y[0])

@@ -156,19 +156,21 @@ class QPBatch:
         nu: Float[ndarray, "k p"],
         which: Int[ndarray, " k"],
     ) -> tuple[Float[ndarray, " k"], Float[ndarray, "k m"]]:
-        """Largest violation of the optimality conditions, over the size of the solution; and the slacks.
+        """Largest violation of the optimality conditions, relative to the terms that they consist of; and the slacks.
 
         Of an inequality, what counts is the smaller one of slack and multiplier, and how negative either is.
         """
         q, h, b = self.q[which], self.h[which], self.b[which]
         values = self.values(points, which)
         slack = h - values[:, b.shape[1] :]
-        stationarity = self._times(points, which) + q + self._adjoint(np.concatenate([nu, lam], axis=1), which)
-        reach = np.maximum(_size(points), self.reach[which])
-        worst = np.maximum.reduce(
-            [_size(stationarity), _size(values[:, : b.shape[1]] - b), _size(np.minimum(slack, lam))]
-        )
-        return worst / reach, slack
+        terms = self._times(points, which), q, self._adjoint(np.concatenate([nu, lam], axis=1), which)
+        force = np.maximum.reduce([_size(term) for term in terms])
+        reach = np.maximum.reduce([_size(points), _size(b), _least_size(h)])
+        force, reach = (np.where(one > 0, one, np.where(other > 0, other, 1.0)) for one, other in
+                        ((force, reach), (reach, force)))  # fmt: skip
+        both = np.minimum(slack / reach[:, None], lam / force[:, None])
+        worst = [_size(sum(terms)) / force, _size(values[:, : b.shape[1]] - b) / reach, _size(both)]
+        return np.maximum.reduce(worst), slack
 
     def room(self, index: int) -> int:
         """How many inequalities can be independent of the equations."""

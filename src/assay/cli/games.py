@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tokenize
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,8 @@ from assay.cli.console import JsonOption, OutOption, QuietOption, present, repor
 __all__ = ["games_app"]
 
 _MOST_INFOSETS = 30
+_MOST_STATES = 10
+_LARGEST_FILE = 2**30
 
 games_app = typer.Typer(help="Games and saddle points.", no_args_is_help=True)
 
@@ -41,83 +46,74 @@ def solve(
     tol: Annotated[float | None, typer.Option("--tol", help="Gap to reach, in units of the payoffs.")] = None,
     rtol: Annotated[bool, typer.Option("--rtol", help="Let --tol be relative to the largest payoff.")] = False,
     max_iter: Annotated[int, typer.Option("--max-iter", help="First-order iterations at most.")] = 100_000,
-    beta: Annotated[float, typer.Option("--beta", help="Markov game: pull towards uniform policies.")] = 0.1,
+    beta: Annotated[
+        float | None, typer.Option("--beta", help="Markov game: pull towards uniform policies, 0.1 if not given.")
+    ] = None,
+    max_nodes: Annotated[int, typer.Option("--max-nodes", help="Largest game tree that is read.")] = 1_000_000,
     as_json: JsonOption = False,
     out_file: OutOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Solve a game: strategies (per information set in a tree), values, and how far from equilibrium they are."""
-    kind, content, name = _read(game)
+    with waiting(f"reading {game}", quiet):
+        kind, content, name = _read(game, max_nodes)
+    if kind != "markov" and beta is not None:
+        raise ValueError(f"--beta must be left out unless the game is a Markov game, got {beta:g}")
+    if kind == "markov" and method != "auto":
+        raise ValueError(f"--method must be left out when the game is a Markov game, got {method!r}")
     if kind == "matrix":
         _solve_matrix(content, name, method, tol, rtol, max_iter, as_json, out_file, quiet)
     elif kind == "tree":
         _solve_tree(content, name, method, tol, rtol, max_iter, as_json, out_file, quiet)
     else:
-        _solve_markov(content, name, beta, tol, as_json, out_file, quiet)
+        _solve_markov(content, name, 0.1 if beta is None else beta, tol, max_iter, as_json, out_file, quiet)
 
 
-def _read(game: str) -> tuple[str, Any, str]:
+def _read(game: str, max_nodes: int) -> tuple[str, Any, str]:
     """What kind of game it is, the game, and its name."""
+    from assay.data import read_game
+    from assay.extras import MissingExtraError
+    from assay.games import GameTree
+
     if game.startswith("openspiel:"):
-        return "tree", _openspiel(game.removeprefix("openspiel:")), game
+        return "tree", GameTree.from_openspiel(game.removeprefix("openspiel:"), max_nodes=max_nodes), game
     path = Path(game)
     suffix = path.suffix.lower()
     if suffix == ".efg":
-        return "tree", _tree_of(path), path.name
-    if suffix == ".json" and path.is_file() and _has_root(path):
-        return "tree", _tree_of(path), path.name
-    if suffix == ".nfg" and path.is_file() and not _is_matrix_game(path):
-        return "tree", _tree_of(path), path.name
+        return "tree", GameTree.from_file(path, max_nodes=max_nodes), path.name
+    if suffix == ".json" and path.is_file() and (tree := _with_root(path)) is not None:
+        return "tree", GameTree.from_json(tree, max_nodes=max_nodes), path.name
     if suffix == ".npz" and path.is_file() and _has_transitions(path):
         return "markov", _markov_of(path), path.name
-    from assay.data import read_game
-
-    return "matrix", read_game(path), path.name
-
-
-def _openspiel(name: str) -> Any:
-    from assay.extras import import_extra
-    from assay.games import GameTree
-
-    pyspiel = import_extra("pyspiel", extra="games")
     try:
-        loaded = pyspiel.load_game(name)
-    except pyspiel.SpielError as error:
-        raise ValueError(f"OpenSpiel cannot load {name!r}: {str(error).splitlines()[0]}") from None
-    return GameTree.from_openspiel(loaded)
-
-
-def _tree_of(path: Path) -> Any:
-    from assay.games import GameTree
-
-    return GameTree.from_file(path)
-
-
-def _has_root(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        return False  # the reader of matrices says what is wrong
-    return isinstance(content, dict) and "root" in content
-
-
-def _is_matrix_game(path: Path) -> bool:
-    from assay.data import read_game
-
-    try:
-        read_game(path)
+        return "matrix", read_game(path), path.name
     except ValueError as error:
-        return not any(words in str(error) for words in ("two players", "sum to zero", "zero-sum"))
-    return True
+        if suffix != ".nfg":
+            raise
+        try:  # another number of players, or a common interest
+            return "tree", GameTree.from_file(path, max_nodes=max_nodes), path.name
+        except MissingExtraError as missing:
+            raise ValueError(f"{error}; other games need Gambit: {missing}") from None
+        except ValueError:
+            raise error from None
+
+
+def _with_root(path: Path) -> dict[str, Any] | None:
+    """The content of a file that is a tree in JSON; None for any other, of which the reader of matrices says more."""
+    if path.stat().st_size > _LARGEST_FILE:
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and "root" in content else None
 
 
 def _has_transitions(path: Path) -> bool:
-    import numpy as np
-
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {"P", "r"} <= set(archive.files)
-    except (ValueError, OSError):
+        with zipfile.ZipFile(path) as archive:
+            return {"P.npy", "r.npy"} <= set(archive.namelist())
+    except zipfile.BadZipFile:
         return False
 
 
@@ -126,10 +122,21 @@ def _markov_of(path: Path) -> Any:
 
     from assay.games import MarkovGameModel
 
-    with np.load(path, allow_pickle=False) as archive:
-        horizon = int(archive["horizon"]) if "horizon" in archive.files else None
-        rho = archive["rho"] if "rho" in archive.files else None
-        return MarkovGameModel(archive["P"], archive["r"], horizon=horizon, rho=rho)
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > _LARGEST_FILE:
+        raise ValueError(f"{path.name}: arrays must have at most {_LARGEST_FILE} bytes, got {unpacked}")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in ("P", "r", "horizon", "rho") if name in stored.files}
+    except (ValueError, EOFError, OSError, tokenize.TokenError, zlib.error, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path.name}: not an archive of arrays of numbers: {error}") from None
+    horizon = arrays.get("horizon")
+    if horizon is not None and (horizon.size != 1 or horizon.dtype.kind not in "iu"):
+        raise ValueError(f"{path.name}: horizon must be an integer, got {horizon.tolist()!r}")
+    return MarkovGameModel(
+        arrays["P"], arrays["r"], horizon=None if horizon is None else int(horizon.item()), rho=arrays.get("rho")
+    )
 
 
 def _solve_matrix(
@@ -192,12 +199,13 @@ def _solve_tree(
     sizes = f"{len(tree.players)} player{'s' * (len(tree.players) > 1)}, {len(tree.infosets)} information sets"
     summary = {"game": f"{name}, {sizes}", "status": solution.status.replace("_", " ")}
     for player, payoff, gain in zip(solution.players, solution.payoffs, solution.gains, strict=True):
-        summary[player] = f"receives {payoff:.10g}, could gain {gain:.3g}"
+        _put(summary, player, f"receives {payoff:.10g}, could gain {gain:.3g}")
     shown = 0
     for player, infosets in solution.strategies.items():
         for label, actions in infosets.items():
             if shown < _MOST_INFOSETS:
-                summary[f"{player} at {_one_line(label)}"] = ", ".join(f"{a}: {p:.6g}" for a, p in actions.items())
+                by_action = ", ".join(f"{action}: {p:.6g}" for action, p in actions.items())
+                _put(summary, f"{player} at {_one_line(label)}", by_action)
             shown += 1
     if shown > _MOST_INFOSETS:
         summary["..."] = f"{shown - _MOST_INFOSETS} more information sets; --json has all"
@@ -205,18 +213,45 @@ def _solve_tree(
 
 
 def _solve_markov(
-    model: Any, name: str, beta: float, tol: float | None, as_json: bool, out_file: Path | None, quiet: bool
+    model: Any,
+    name: str,
+    beta: float,
+    tol: float | None,
+    max_iter: int,
+    as_json: bool,
+    out_file: Path | None,
+    quiet: bool,
 ) -> None:
     from assay.games import regularized_equilibrium
 
     options = {} if tol is None else {"tol": tol}
     with waiting(f"solving {name}, {model.n_states} states", quiet):
-        result = regularized_equilibrium(model, beta=beta, **options)
+        result = regularized_equilibrium(model, beta=beta, max_iter=max_iter, **options)
     summary = {
         "game": f"{name}, {model.n_states} states, {model.horizon} steps",
-        "value of the first state": f"{float(model.rho @ result.V[0]):.10g}, with pull {beta:g} towards uniform play",
+        "value": f"{float(model.rho @ result.V[0]):.10g}, with pull {beta:g} towards uniform play",
     }
+    summary |= _first_step(result)
     present(summary, result, result.certificates, as_json=as_json, out_file=out_file)
+
+
+def _first_step(result: Any) -> dict[str, str]:
+    """Policies of both players at the first step."""
+    n_states = result.mu.shape[1]
+    lines = {
+        f"state {s}, step 1": f"max player {_strategy(result.mu[0, s])}; min player {_strategy(result.nu[0, s])}"
+        for s in range(min(n_states, _MOST_STATES))
+    }
+    if n_states > _MOST_STATES:
+        lines["..."] = f"{n_states - _MOST_STATES} more states; --json has all, at all steps"
+    return lines
+
+
+def _put(summary: dict[str, str], key: str, text: str) -> None:
+    """Add a line, whatever names a game has: a prime tells apart two lines of one name."""
+    while key in summary:
+        key += "'"
+    summary[key] = text
 
 
 def _one_line(label: str) -> str:
@@ -240,6 +275,7 @@ def offline(
     beta: Annotated[float, typer.Option("--beta", help="Pull towards the reference policies.")],
     method: Annotated[str, typer.Option("--method", help="rose or sos-md.")] = "rose",
     reference: Annotated[str, typer.Option("--reference", help="clone (what the log did) or uniform.")] = "clone",
+    rescale: Annotated[bool, typer.Option("--rescale", help="Map rewards outside of [0, 1] to it.")] = False,
     as_json: JsonOption = False,
     out_file: OutOption = None,
     quiet: QuietOption = False,
@@ -258,15 +294,18 @@ def offline(
     reader = readers.get(log.suffix.lower())
     if reader is None:
         raise ValueError(f"path must end in one of {', '.join(readers)}, got {log.name!r}")
-    data = reader(log)
+    data = reader(log, rescale=rescale)
     policies = None if reference == "clone" else "uniform"
     with waiting(f"solving {log.name}, {data.horizon} steps", quiet):
         result = (rose if method == "rose" else sos_md)(data, beta, policies, policies)
     summary = {
         "log": f"{log.name}, {int(result.n_samples.sum())} transitions, {data.horizon} steps",
-        "value of the first state": f"{result.V[0].mean():.6g} on average over states, regularised",
+        "value": f"{result.V[0][data.step(0).s].mean():.6g} on average over the first states of the log, regularised",
         "gap of the worst stage game": f"{float(result.opt_gap_per_step.max()):.3g}",
     }
+    if data.reward_scale != 1 or data.reward_low != 0:
+        summary["rewards"] = f"{data.reward_low:g} + {data.reward_scale:g} r; value, gaps and beta are in units of r"
+    summary |= _first_step(result)
     present(summary, result, result.certificates, as_json=as_json, out_file=out_file)
 
 

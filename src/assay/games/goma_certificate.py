@@ -17,11 +17,13 @@ from jaxtyping import Float
 
 from assay.certificate import Assumption, Certificate
 from assay.games.goma_schedule import Preset
-from assay.games.monotone_operator import CheckedOperator, PairCheck
+from assay.games.monotone_operator import CheckedOperator, PairCheck, check_unchanged, length, sum_of_squares
 
 __all__ = ["Monitor", "Potential", "potential_certificate", "residual_certificates", "stochastic_certificate"]
 
 Vector = Float[np.ndarray, " d"]
+
+_SMALLEST = float(np.finfo(float).tiny)
 
 # An expected value is exceeded this many times over with a probability of at most its inverse (Markov).
 MARKOV = 20.0
@@ -90,12 +92,13 @@ class Potential:
         product, *squares = _potential_sums(z, anchor, value, old_gradient)
         inner, square, change = self._preset.potential_weights(k, self._step_size)
         potential = inner * product + square * squares[0] + change * squares[1]
-        length, drift, distance, point, start = (math.sqrt(entry) for entry in squares)
+        size, drift, distance, point, start = (math.sqrt(entry) for entry in squares)
         of_point = 4.0 * float(np.finfo(float).eps) * (point + start)
-        of_value = pairs.rounding(point, length, z.size)
-        error = inner * (length * of_point + distance * of_value)
-        error += 2.0 * of_value * (square * length + change * drift)
+        of_value = pairs.rounding(point, size, z.size)
+        error = inner * (size * of_point + distance * of_value)
+        error += 2.0 * of_value * (square * size + change * drift)
         error += (square + change) * of_value**2
+        error += (inner + square + change) * z.size * _SMALLEST  # products that are too small to be numbers
         if math.isnan(potential):
             self.worst_growth = math.nan
         elif self._last is not None:
@@ -118,6 +121,15 @@ class Monitor:
         Of a deterministic schedule.
     callback : callable, optional
         Called with every row; a true answer stops the run.
+
+    Attributes
+    ----------
+    n_calls : int
+        Calls for checking.
+    norm : float
+        Length of the operator at the last check point.
+    rows : list of dict
+        One for every check point.
     """
 
     def __init__(
@@ -134,6 +146,7 @@ class Monitor:
         self._old_gradient: Vector | None = None
         self._started, self._spent = time.perf_counter(), 0.0
         self.n_calls = 0
+        self.norm = math.inf
         self.rows: list[dict[str, Any]] = []
 
     def look(
@@ -170,11 +183,16 @@ class Monitor:
         if old is not None:  # which a user's function may overwrite when it is called again
             self._old_gradient = _copied(old[1], self._old_gradient)
             old = old[0], self._old_gradient
-        if value is None:
-            value = self.operator(z, iteration)
-            self.n_calls += 1
         spare_z, spare_value = (None, None) if self._spare is None else self._spare
-        z, value = _copied(z, spare_z), _copied(value, spare_value)
+        iterate, z = z, _copied(z, spare_z)
+        if value is None:
+            value = self.operator(iterate, iteration)
+            self.n_calls += 1
+            check_unchanged(iterate, z, iteration)
+        value = _copied(value, spare_value)
+        self.norm = length(value)
+        if self.pairs is not None:
+            self.pairs.eps = self.operator.eps
         for point in (self._last, old):
             if point is not None and self.pairs is not None:
                 self.pairs.look(z, value, *point)
@@ -185,7 +203,7 @@ class Monitor:
         row = {
             "iteration": iteration,
             "calls": n_calls,
-            "residual_sq": float(value @ value),
+            "residual_sq": sum_of_squares(value),
             "potential": potential,
             "seconds": entered - self._started - self._spent,
         }
@@ -200,11 +218,11 @@ class Monitor:
             self.potential.restart()
             self.potential.look(0, z, z, value, value, self.pairs)
 
-    def evaluate_anew(self, z: Vector) -> float:
-        """Squared norm of the operator at the answer, apart from all that was recorded."""
+    def evaluate_anew(self, z: Vector) -> tuple[float, float]:
+        """Squared norm and norm of the operator at the answer, apart from all that was recorded."""
         value = self.operator(z.copy(), self.rows[-1]["iteration"])
         self.n_calls += 1
-        return float(value @ value)
+        return sum_of_squares(value), length(value)
 
     def history(self) -> dict[str, np.ndarray]:
         """The rows as columns."""

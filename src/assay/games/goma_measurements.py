@@ -92,9 +92,10 @@ class FieldMeasurements:
             return tuple(certificates)
         if preset.is_proved(lr, lipschitz) and assumptions[1].satisfied:
             known = Assumption(f"the gradient field is {lipschitz:g}-Lipschitz")
+            near = Assumption(f"it has a zero within {distance:g} of the anchor")
             bound = preset.residual_bound(k, lr, lipschitz, distance)
             statement = f"squared norm of the gradients at iterate {k}"
-            certificates.append(Certificate(statement, residual_sq, bound, assumptions=(*assumptions, known)))
+            certificates.append(Certificate(statement, residual_sq, bound, assumptions=(*assumptions, known, near)))
         return tuple(certificates)
 
     def certify_noisy(
@@ -112,11 +113,14 @@ class FieldMeasurements:
         if k < 1 or not math.isclose(lr * lipschitz, 1.0, rel_tol=1e-6) or not assumptions[1].satisfied:
             return ()
         noise = Assumption(f"the gradients are unbiased and E|g|^2 <= {sigma:g}^2 + {kappa:g} |F|^2")
+        near = Assumption(f"the gradient field has a zero within {distance:g} of the anchor")
         bound = paper_stochastic_bound(k, lipschitz, kappa, sigma, distance)
-        return (stochastic_certificate(self._columns["residual_sq"][-1], bound, (*assumptions, noise)),)
+        return (stochastic_certificate(self._columns["residual_sq"][-1], bound, (*assumptions, near, noise)),)
 
     def _worst_growth(self) -> float | None:
         """Largest growth of the potential beyond rounding between measurements with one anchor; None without any."""
+        if not all(map(math.isfinite, self._columns["residual_sq"])):
+            return math.nan
         rows = zip(*(self._columns[name] for name in ("anchor", "potential", "rounding")), strict=True)
         growths = [
             after - before - error - error_before

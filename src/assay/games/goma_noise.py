@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.games.goma_schedule import Horizon, Weights, horizon_weights, noisy_weights, paper_stochastic_bound
-from assay.games.monotone_operator import CheckedOperator
+from assay.games.monotone_operator import LARGEST, CheckedOperator, sum_of_squares
 from assay.validation import check_choice, check_real
 
 __all__ = ["NoisySchedule", "StochasticSpec", "noisy_oracle", "noisy_schedule"]
@@ -23,7 +23,7 @@ __all__ = ["NoisySchedule", "StochasticSpec", "noisy_oracle", "noisy_schedule"]
 Vector = Float[np.ndarray, " d"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StochasticSpec:
     r"""The noise of an oracle :math:`g` of the operator: :math:`E g = F`, :math:`E|g|^2 \le \sigma^2 + \kappa |F|^2`.
 
@@ -61,8 +61,8 @@ class StochasticSpec:
     pull: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", check_real(self.sigma, "sigma", minimum=0.0))
-        object.__setattr__(self, "kappa", check_real(self.kappa, "kappa", minimum=1.0))
+        object.__setattr__(self, "sigma", check_real(self.sigma, "sigma", minimum=0.0, maximum=LARGEST))
+        object.__setattr__(self, "kappa", check_real(self.kappa, "kappa", minimum=1.0, maximum=LARGEST))
         check_choice(self.batch, "batch", ("constant", "linear"))
         if self.oracle is not None and not callable(self.oracle):
             raise TypeError(f"oracle must be a function of z, batch_size and rng, got {type(self.oracle).__name__}")
@@ -149,6 +149,10 @@ def _horizon_schedule(
     if pull > lipschitz:
         raise ValueError(f"pull must be at most L, {lipschitz:g}, got {pull:g}")
     horizon = Horizon(n_iter, lipschitz, noise.sigma, noise.kappa, distance or 0.0, pull)
+    if horizon.shift >= 2.0**53:
+        raise ValueError(
+            f"pull must be larger, got {pull:g}, with which the steps would be numbered from {horizon.shift:.2g} on"
+        )
     return NoisySchedule(
         horizon_weights(horizon),
         pull,
@@ -168,7 +172,7 @@ def noisy_oracle(
 
     def simulated(z: Vector, step: int) -> Vector:
         exact = operator(z, step)
-        variance = noise.sigma**2 + (noise.kappa - 1.0) * float(exact @ exact)
+        variance = noise.sigma**2 + (noise.kappa - 1.0) * sum_of_squares(exact)
         return exact + generator.standard_normal(size) * math.sqrt(variance / (size * batch_size(step)))
 
     if noise.oracle is None:

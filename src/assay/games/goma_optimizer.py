@@ -12,8 +12,9 @@ which is three passes over memory. The old gradient is not kept: it is in the pa
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,12 +24,10 @@ from torch.optim import Optimizer
 from assay.certificate import Certificate
 from assay.games.goma_measurements import FieldMeasurements
 from assay.games.goma_schedule import PRESETS, STOCHASTIC, deterministic_weights, noisy_weights
+from assay.games.goma_tensors import advance, explore
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["GOMA"]
-
-# Entries of a block: a megabyte of single precision, and a multiple of what a vector register holds.
-_BLOCK = 2**18
 
 
 class GOMA(Optimizer):
@@ -177,8 +176,9 @@ class GOMA(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         moving = [[p for p in dict.fromkeys(group["params"]) if p.grad is not None] for group in self.param_groups]
-        if any(p.grad.is_sparse for parameters in moving for p in parameters):  # type: ignore[union-attr]
-            raise TypeError("GOMA needs dense gradients, got a sparse one")
+        for parameter in itertools.chain.from_iterable(moving):
+            if parameter.grad.layout != torch.strided:  # type: ignore[union-attr]
+                raise TypeError(f"GOMA needs dense gradients, got a sparse one of layout {parameter.grad.layout}")  # type: ignore[union-attr]
         for group, parameters in zip(self.param_groups, moving, strict=True):
             lr = float(group["lr"])
             if parameters:
@@ -242,7 +242,7 @@ class GOMA(Optimizer):
                     state = self.state[parameter]
                     share = _anchor_weight(group, state["step"])
                     state["exploration"] = parameter.detach().clone(memory_format=torch.preserve_format)
-                    torch.lerp(state["anchor"], state["anchored"], 1.0 / (1.0 - share), out=parameter)
+                    parameter.copy_(state["anchor"]).lerp_(state["anchored"], 1.0 / (1.0 - share))
             group["evaluating"] = True
 
     @torch.no_grad()
@@ -279,6 +279,11 @@ class GOMA(Optimizer):
         -------
         float
             Squared norm of the gradients of all parameters.
+
+        Raises
+        ------
+        ValueError
+            If the closure leaves no gradient.
         """
         evaluating, parameters = self._evaluating, [p for group in self.param_groups for p in group["params"]]
         gradients = [parameter.grad for parameter in parameters]
@@ -288,6 +293,8 @@ class GOMA(Optimizer):
                 parameter.grad = None
             with torch.enable_grad():
                 closure()
+            if all(parameter.grad is None for parameter in parameters):
+                raise ValueError("closure must call backward at the parameters, got no gradient for any of them")
             residual_sq = self._measured.look(self.param_groups, self.state)
         finally:
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -343,84 +350,25 @@ class GOMA(Optimizer):
         ValueError
             If it is of another preset or of another optimizer; nothing has changed then.
         """
-        content = dict(state_dict)
-        groups = content.get("param_groups")
-        if not isinstance(groups, list):
-            raise ValueError(f"state_dict must have the key 'param_groups', got {sorted(map(str, content))}")
+        groups = state_dict.get("param_groups") if isinstance(state_dict, Mapping) else None
+        if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
+            raise ValueError(f"state_dict must be what GOMA.state_dict returns, with param_groups, got {groups!r:.80}")
+        if not isinstance(state_dict.get("state"), Mapping):
+            raise ValueError("state_dict must be what GOMA.state_dict returns, got none of its key 'state'")
         ours = self.param_groups[0]["preset"]
         for group in groups:
             if group.get("preset") != ours:
                 raise ValueError(f"state_dict must be of the preset {ours!r}, got {group.get('preset')!r}")
+            missing = sorted(self.defaults.keys() - group.keys())
+            if missing:
+                raise ValueError(f"state_dict must have all settings of a group, got none of {', '.join(missing)}")
+        content = dict(state_dict)
         measured = FieldMeasurements(content.pop("measured", None))
         super().load_state_dict(content)
         self._measured = measured
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_measured": self._measured}
-
-
-def explore(parameters: Sequence[Tensor], gradients: Sequence[Tensor], exploration: float, foreach: bool) -> None:
-    """Move parameters against their gradients."""
-    if foreach:
-        torch._foreach_add_(parameters, gradients, alpha=-exploration)
-        return
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.add_(gradient, alpha=-exploration)
-
-
-def advance(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    anchored: Sequence[Tensor],
-    anchors: Sequence[Tensor],
-    weights: tuple[float, float, float],
-    foreach: bool,
-) -> None:
-    """Make an update and the exploration of the next step, all in place.
-
-    Parameters
-    ----------
-    parameters, gradients : sequence of Tensor
-        Where the gradients were taken, and they.
-    anchored, anchors : sequence of Tensor
-        The iterates pulled to their anchors, and those.
-    weights : tuple of float
-        Step size of the update, weight of the anchor and step size of the exploration of the next step.
-    foreach : bool
-        Whether to treat all tensors in one call.
-    """
-    update, weight, exploration = weights
-    if foreach:
-        torch._foreach_add_(anchored, gradients, alpha=-update)
-        if weight:
-            torch._foreach_lerp_(anchored, anchors, weight)
-        torch._foreach_copy_(parameters, anchored)
-        if exploration:
-            torch._foreach_add_(parameters, gradients, alpha=-exploration)
-        return
-    for tensors in zip(parameters, gradients, anchored, anchors, strict=True):
-        for parameter, gradient, pulled, anchor in _blocks(*tensors):
-            pulled.add_(gradient, alpha=-update)
-            if weight:
-                pulled.lerp_(anchor, weight)
-            if exploration and type(parameter) in (Tensor, torch.nn.Parameter):
-                torch.add(pulled, gradient, alpha=-exploration, out=parameter)  # one pass instead of two
-            else:
-                parameter.copy_(pulled)
-                if exploration:
-                    parameter.add_(gradient, alpha=-exploration)
-
-
-def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Views of large tensors that stay in the cache from one operation to the next, and are worth all threads."""
-    size = max(_BLOCK, 2**15 * torch.get_num_threads())
-    plain = all(
-        tensor.device.type == "cpu" and tensor.is_contiguous() and type(tensor) in (Tensor, torch.nn.Parameter)
-        for tensor in tensors
-    )
-    if tensors[0].numel() < 2 * size or not plain:
-        return [tensors]
-    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
 def _weights(group: Mapping[str, Any], lr: float) -> Callable[[int], tuple[float, float, float, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from jaxtyping import Float
 
 from assay.games.goma_certificate import Monitor
 from assay.games.goma_schedule import Weights, anchored_step
-from assay.games.monotone_operator import not_finite
+from assay.games.monotone_operator import check_unchanged, not_finite
 
 __all__ = ["Stops", "iterate"]
 
@@ -41,7 +40,7 @@ class Stops:
 
     def is_small(self, monitor: Monitor) -> bool:
         """Whether the operator was small enough at the last check point."""
-        return self.tol is not None and math.sqrt(monitor.rows[-1]["residual_sq"]) <= self.tol
+        return self.tol is not None and monitor.norm <= self.tol
 
 
 def iterate(
@@ -52,6 +51,7 @@ def iterate(
     stops: Stops,
     monitor: Monitor,
     exploration: float | None,
+    name: str = "F",
 ) -> Vector:
     """Make the steps.
 
@@ -70,6 +70,8 @@ def iterate(
     exploration : float or None
         Step size with which the operator at the anchor leads to the first point of evaluation; None with noise, where
         the first is the start itself and the operator there is not a call.
+    name : str, default="F"
+        What the user calls the function that is evaluated.
 
     Returns
     -------
@@ -80,6 +82,8 @@ def iterate(
     ------
     FloatingPointError
         If an evaluation is not finite.
+    ValueError
+        If the operator changes an iterate.
     """
     z, anchor, gradient = start.copy(), start.copy(), value
     exact = exploration is not None
@@ -91,15 +95,15 @@ def iterate(
     for iteration in range(stops.n_iter):
         if stop or stops.is_small(monitor):
             break
-        gradient = evaluate(point, iteration)
-        n_calls += 1
         last = iteration + 1 == stops.n_iter
         restart = k + 1 == stops.restart_every and not last
         looking = last or restart or (iteration + 1) % stops.check_every == 0
         if looking:
             old_point[:] = point
+        gradient = evaluate(point, iteration)
+        n_calls += 1
         if not anchored_step(z, anchor, gradient, *weights(k), point):
-            raise not_finite(iteration)
+            raise not_finite(iteration, name, gradient)
         k += 1
         if not looking:
             continue
@@ -109,10 +113,12 @@ def iterate(
             continue
         # The new anchor is evaluated anyway, so that this check point costs nothing.
         old = None if old is None else (old[0], old[1].copy())
+        before = z.copy()
         gradient = evaluate(z, iteration + 1)
         n_calls += 1
+        check_unchanged(z, before, iteration + 1)
         if not np.isfinite(gradient).all():
-            raise not_finite(iteration + 1)
+            raise not_finite(iteration + 1, name, gradient)
         stop = monitor.look(iteration + 1, k, z, anchor, old, n_calls, gradient)
         anchor[:], k = z, 0
         point = z - (exploration or 0.0) * gradient

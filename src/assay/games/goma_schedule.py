@@ -95,12 +95,14 @@ class Preset:
         return k + 1.0, square * (k + 2.0) / (k + 1.0) if self.explores else square, square
 
     def residual_bound(self, k: int, step_size: float, lipschitz: float, distance: float) -> float:
-        """Proved bound on the squared norm of the operator at iterate ``k``."""
-        product = (step_size * lipschitz) ** 2
+        """Proved bound on the squared norm of the operator at iterate ``k``; infinite where it overflows."""
+        product = step_size * lipschitz * step_size * lipschitz
         if self.name == "paper":
-            return (2.0 * (1.0 + math.sqrt(1.0 + 9.0 * product)) / step_size * distance / (k + 6.0)) ** 2
-        inside = 1.0 + (2.0 if self.explores else 1.0) * product
-        return ((1.0 + math.sqrt(inside)) / step_size * distance / (k + 1.0)) ** 2
+            norm = 2.0 * (1.0 + math.sqrt(1.0 + 9.0 * product)) / step_size * distance / (k + 6.0)
+        else:
+            inside = 1.0 + (2.0 if self.explores else 1.0) * product
+            norm = (1.0 + math.sqrt(inside)) / step_size * distance / (k + 1.0)
+        return norm * norm  # a power would raise an error
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -119,7 +121,8 @@ STOCHASTIC = "stochastic"
 
 def paper_stochastic_bound(n_iter: int, lipschitz: float, kappa: float, sigma: float, distance: float) -> float:
     """Theorem 4 of the paper: bound on the expected squared norm of the operator after ``n_iter`` noisy steps."""
-    return (1570.0 * lipschitz**2 * kappa * distance**2 + 8.0 * sigma**2 / kappa) / math.sqrt(n_iter + 1.0)
+    steepest = lipschitz * distance
+    return (1570.0 * kappa * steepest * steepest + 8.0 * sigma * sigma / kappa) / math.sqrt(n_iter + 1.0)
 
 
 @dataclass(frozen=True)
@@ -153,18 +156,21 @@ class Horizon:
         """Where the two terms of the bound are of the same size; 0 without noise."""
         if distance == 0.0:
             return lipschitz
-        noise = sigma**2 + 2.0 * (kappa - 1.0) * (lipschitz * distance) ** 2
+        steepest = lipschitz * distance
+        noise = sigma * sigma + 2.0 * (kappa - 1.0) * steepest * steepest
         return min(lipschitz, math.sqrt(2.0 * lipschitz * math.sqrt(noise) / (distance * math.sqrt(n_iter))))
 
     @property
     def growth(self) -> float:
         """Squared coefficient of the noise with the distance to the zero, called tau^2."""
-        return (self.kappa - 1.0) * self.lipschitz**2
+        return (self.kappa - 1.0) * self.lipschitz * self.lipschitz
 
     @property
-    def shift(self) -> int:
-        """Number of steps that the schedule begins at, called k_0."""
-        return math.ceil(2.0 * ((self.lipschitz + self.pull) ** 2 + 2.0 * self.growth) / self.pull**2)
+    def shift(self) -> float:
+        """Number of steps that the schedule begins at, called k_0; infinite where it overflows."""
+        ratio = self.lipschitz / self.pull
+        first = 2.0 * ((ratio + 1.0) * (ratio + 1.0) + 2.0 * (self.kappa - 1.0) * ratio * ratio)
+        return math.ceil(first) if first < 2.0**53 else first
 
     def anchor_weight(self, k: int) -> float:
         """Share of the anchor at step ``k``."""
@@ -172,10 +178,12 @@ class Horizon:
 
     def residual_bound(self, k: int) -> float:
         """Proved bound on the expected squared norm of the operator at iterate ``k``."""
-        noise = self.sigma**2 + 2.0 * self.growth * self.distance**2
-        start = (self.shift - 1.0) * (self.shift - 2.0) * self.distance**2
-        approach = (start + 4.0 * k * noise / self.pull**2) / ((k + self.shift - 1.0) * (k + self.shift - 2.0))
-        return 2.0 * self.lipschitz**2 * approach + 2.0 * (self.pull * self.distance) ** 2
+        noise = self.sigma * self.sigma + 2.0 * self.growth * self.distance * self.distance
+        first, last = self.shift, k + self.shift
+        kept = (first - 1.0) / (last - 1.0) * ((first - 2.0) / (last - 2.0))
+        added = 4.0 * k / (last - 1.0) * (noise / self.pull / (last - 2.0) / self.pull)
+        moved, pulled = self.lipschitz * self.distance, self.pull * self.distance
+        return 2.0 * (kept * moved * moved + self.lipschitz * self.lipschitz * added + pulled * pulled)
 
 
 def anchored_step_plain(

@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from assay.extras import import_extra
 from assay.games.markov_model import MarkovGameModel
+from assay.games.tree_readers import load_openspiel
 from assay.validation import check_integer
 
 __all__ = ["OpenSpielMarkovGame", "openspiel_markov_game"]
@@ -82,17 +83,7 @@ def openspiel_markov_game(game: Any, *, max_states: int = 20_000) -> OpenSpielMa
     """
     pyspiel = import_extra("pyspiel", extra="games")
     max_states = check_integer(max_states, "max_states", minimum=1)
-    if isinstance(game, str):
-        try:
-            loaded = pyspiel.load_game(game)
-        except pyspiel.SpielError as error:
-            raise ValueError(
-                f"game must be one that OpenSpiel can load, got {game!r}: {str(error).splitlines()[0]}"
-            ) from None
-    elif isinstance(game, pyspiel.Game):
-        loaded = game
-    else:
-        raise TypeError(f"game must be a name or a pyspiel.Game, got {type(game).__name__}")
+    loaded = load_openspiel(game)
     kind = loaded.get_type()
     zero_sum = kind.utility == pyspiel.GameType.Utility.ZERO_SUM
     open_hands = kind.information in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ def read_npz_log(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _numbers_of(stored: Any, name: str, file: Path) -> np.ndarray:
     try:
         array = stored[name]
-    except ValueError as error:  # objects, which would have to be unpickled, or a damaged header
+    except (ValueError, tokenize.TokenError) as error:  # objects, which would have to be unpickled, or a damaged header
         raise ValueError(f"{name} must be an array of numbers: {file} ({error})") from error
     if not isinstance(array, np.ndarray):  # a member of the archive that is not in NumPy's format comes as bytes
         raise ValueError(f"{name} must be an array in NumPy's format, got another kind of content: {file}")

@@ -7,6 +7,7 @@ makes the squared residual of the last iterate fall like :math:`1/k^2` instead o
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from assay.certificate import Certificate
-from assay.games.goma import GomaResult, goma
 from assay.games.goma_certificate import Monitor
-from assay.games.monotone_operator import CheckedOperator, fitted_slope
+from assay.games.goma_result import GomaResult
+from assay.games.goma_solve import solve
+from assay.games.monotone_operator import CheckedOperator, check_lipschitz, fitted_slope
 from assay.result import Result
 from assay.validation import as_float_array, check_integer, check_real, warn_not_converged
 
@@ -310,7 +312,7 @@ def anchored_popov(F: Callable[..., Any], z0: ArrayLike, step_size: float, **opt
     z0 : array_like of shape (d,)
         Start.
     step_size : float
-        Step size, of any size; beyond ``1 / (2 L)`` nothing is promised.
+        Step size, between 1e-74 and 1e74; beyond ``1 / (2 L)`` nothing is promised.
     **options
         Further arguments of :func:`~assay.games.goma`, other than ``preset``, ``noise`` and ``schedule``. Without ``L``
         it is taken to be ``1 / (2 step_size)``, the largest for which the step is proved.
@@ -335,16 +337,20 @@ def anchored_popov(F: Callable[..., Any], z0: ArrayLike, step_size: float, **opt
     fixed = sorted({"preset", "noise", "schedule"} & options.keys())
     if fixed:
         raise TypeError(f"options must leave out what anchored_popov fixes, got {', '.join(fixed)}")
-    step_size = check_real(step_size, "step_size", above=0.0)
-    lipschitz = options.pop("L", None)
-    settings = {"allow_unproved": True, **options}
-    return goma(F, z0, 0.5 / step_size if lipschitz is None else lipschitz, step_size=step_size, **settings)
+    unknown = sorted(options.keys() - set(inspect.signature(solve).parameters))
+    if unknown:
+        raise TypeError(f"options must be arguments of goma, got {', '.join(unknown)}")
+    step_size = check_real(step_size, "step_size", minimum=1e-74, maximum=1e74)
+    settings = {"allow_unproved": True, "L": None, **options}
+    if settings["L"] is None:
+        settings["L"] = 0.5 / step_size
+    return solve("anchored_popov", F, z0, step_size=step_size, **settings)
 
 
 def _chosen(step_size: float | None, lipschitz: float | None, largest: float) -> float:
     """The step size that was given, or that which belongs to the Lipschitz constant."""
     if lipschitz is not None:
-        lipschitz = check_real(lipschitz, "L", above=0.0)
+        lipschitz = check_lipschitz(lipschitz)
     if step_size is not None:
         return check_real(step_size, "step_size", above=0.0)
     if lipschitz is None:
@@ -376,7 +382,7 @@ def _run(
     step = build(operator, start, step_size)
 
     def small() -> bool:
-        return tol is not None and math.sqrt(monitor.rows[-1]["residual_sq"]) <= tol
+        return tol is not None and monitor.norm <= tol
 
     z = start.copy()
     stop = monitor.look(0, 0, z, start, None, 0)
@@ -387,12 +393,12 @@ def _run(
         if iteration + 1 == n_iter or (iteration + 1) % check_every == 0:
             stop = monitor.look(iteration + 1, iteration + 1, z, start, None, operator.n_calls)
     reached, converged = monitor.rows[-1]["iteration"], small()
-    residual_sq = monitor.evaluate_anew(z)
+    residual_sq, norm = monitor.evaluate_anew(z)
     certificates: tuple[Certificate, ...] = ()
     if tol is not None:
-        certificates = (Certificate("norm of F at the returned point", math.sqrt(residual_sq), tol),)
+        certificates = (Certificate("norm of F at the returned point", norm, tol),)
         if not converged:
-            warn_not_converged(name, reached, math.sqrt(residual_sq), tol, stacklevel=4)
+            warn_not_converged(name, reached, norm, tol, stacklevel=4)
     history = monitor.history()
     del history["potential"]
     return OperatorResult(

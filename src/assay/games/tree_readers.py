@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import numbers
@@ -16,22 +17,53 @@ import numpy as np
 from assay.extras import import_extra
 from assay.games.tree_nodes import TreeBuilder
 
-__all__ = ["read_file", "read_gambit", "read_json", "read_openspiel"]
+__all__ = ["load_openspiel", "read_file", "read_gambit", "read_json", "read_openspiel"]
 
 _KINDS = {"chance", "decision", "leaf"}
+
+
+def load_openspiel(game: Any) -> Any:
+    """Load a game of OpenSpiel by its name, or return the one that is given.
+
+    Parameters
+    ----------
+    game : pyspiel.Game or str
+        A name may have parameters: ``"goofspiel(num_cards=3)"``.
+
+    Returns
+    -------
+    pyspiel.Game
+
+    Raises
+    ------
+    MissingExtraError
+        If OpenSpiel is not installed.
+    TypeError
+        If it is neither.
+    ValueError
+        If OpenSpiel cannot load it.
+    """
+    pyspiel = import_extra("pyspiel", extra="games")
+    if isinstance(game, pyspiel.Game):
+        return game
+    if not isinstance(game, str):
+        raise TypeError(f"game must be a name or a pyspiel.Game, got {type(game).__name__}")
+    name, known = game.partition("(")[0], pyspiel.registered_names()
+    if name not in known:  # OpenSpiel would print the names of all games first
+        near = difflib.get_close_matches(name, known)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"game must be one that OpenSpiel has, got {game!r}{meant}")
+    try:
+        return pyspiel.load_game(game)
+    except pyspiel.SpielError as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"game must be one that OpenSpiel can load, got {game!r}: {first}") from None
 
 
 def read_openspiel(game: Any, max_nodes: int) -> TreeBuilder:
     """Walk a game of OpenSpiel; see :meth:`~assay.games.game_tree.GameTree.from_openspiel`."""
     pyspiel = import_extra("pyspiel", extra="games")
-    if isinstance(game, str):
-        try:
-            game = pyspiel.load_game(game)
-        except pyspiel.SpielError as error:
-            first = str(error).splitlines()[0]
-            raise ValueError(f"game must be one that OpenSpiel can load, got {game!r}: {first}") from None
-    if not isinstance(game, pyspiel.Game):
-        raise TypeError(f"game must be a name or a pyspiel.Game, got {type(game).__name__}")
+    game = load_openspiel(game)
     kind = game.get_type()
     if kind.dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
         game = pyspiel.convert_to_turn_based(game)

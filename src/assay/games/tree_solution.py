@@ -21,6 +21,8 @@ from assay.validation import check_choice, check_integer, check_real
 __all__ = ["TreeSolution", "solve_game_tree"]
 
 METHODS = ("auto", "asymmetric", "sos")
+# Below, squares of differences and shares of a tolerance are lost to underflow.
+_SMALLEST_PAYOFF = 1e-100
 _TOL = {"asymmetric": 1e-9, "optimum": 1e-6, "equilibrium": 1e-5}
 
 
@@ -56,7 +58,7 @@ class TreeSolution(Result):
 
 
 def solve_game_tree(
-    tree: GameTree, method: str = "auto", tol: float | None = None, *, max_iter: int = 100_000
+    tree: Any, method: str = "auto", tol: float | None = None, *, max_iter: int = 100_000
 ) -> TreeSolution:
     r"""Solve a game in extensive form with the method that its kind wants.
 
@@ -68,8 +70,8 @@ def solve_game_tree(
         ``"asymmetric"`` is for two players with perfect recall in a zero-sum game, and what ``"auto"`` takes there;
         ``"sos"`` is for small games of any other kind.
     tol : float, optional
-        What all players together may gain (``"asymmetric"``, 1e-9 by default), the gap to the proved bound (one
-        player, 1e-6), or what each may gain (several, 1e-5), in units of the payoffs.
+        What all players together may gain (``"asymmetric"``, 1e-9 of the largest payoff by default), the gap to the
+        proved bound (one player, 1e-6 of it), or what each may gain (several, 1e-5 of it), in units of the payoffs.
     max_iter : int, default=100_000
         Steps of each run of ``"asymmetric"``.
 
@@ -82,7 +84,8 @@ def solve_game_tree(
     TypeError
         If ``tree`` is no game tree.
     ValueError
-        If ``"asymmetric"`` is asked for and the game is not of its kind, or a relaxation does not fit into memory.
+        If ``"asymmetric"`` is asked for and the game is not of its kind, payoffs are too small to compute with, or a
+        relaxation does not fit into memory.
 
     See Also
     --------
@@ -112,11 +115,16 @@ def solve_game_tree(
     if method == "auto":
         remembers = all(tree.recall_violation(player) is None for player in range(len(tree.players)))
         method = "asymmetric" if len(tree.players) == 2 and tree.is_zero_sum() and remembers else "sos"
+    largest = float(np.abs(tree.payoffs).max())
+    if 0 < largest < _SMALLEST_PAYOFF:
+        raise ValueError(f"payoffs must be 0 or at least {_SMALLEST_PAYOFF:g} somewhere, got at most {largest:g}")
+    if method == "sos":
+        method = "optimum" if len(tree.players) == 1 else "equilibrium"
+    if tol is None:
+        tol = _TOL[method] * (largest or 1.0)
     if method == "asymmetric":
-        return _asymmetric(tree, _TOL["asymmetric"] if tol is None else tol, max_iter)
-    if len(tree.players) == 1:
-        return _optimum(tree, _TOL["optimum"] if tol is None else tol)
-    return _equilibrium(tree, _TOL["equilibrium"] if tol is None else tol)
+        return _asymmetric(tree, tol, max_iter)
+    return _optimum(tree, tol) if method == "optimum" else _equilibrium(tree, tol)
 
 
 def _asymmetric(tree: GameTree, tol: float, max_iter: int) -> TreeSolution:

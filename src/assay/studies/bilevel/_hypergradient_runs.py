@@ -70,13 +70,15 @@ def products_counted() -> Iterator[list[int]]:
 
 
 def tuned_rate(contender: str, task: Task, steps: int) -> float:
-    """The outer step size of the grid with the least outer loss after some steps."""
+    """The outer step size of the grid with the least outer loss after some steps; one that diverges has none."""
     if len(task.rates) == 1 or contender == NOTHING:
         return task.rates[0]
     losses = []
     for rate in task.rates:
-        found = run(contender, task, rate, steps, every=steps)
-        losses.append(found.outer_loss[-1])
+        try:
+            losses.append(run(contender, task, rate, steps, every=steps).outer_loss[-1])
+        except (ValueError, RuntimeError):  # NHGD says so when something is no longer finite
+            losses.append(np.inf)
     finite = np.where(np.isfinite(losses), losses, np.inf)
     return task.rates[int(finite.argmin())]
 

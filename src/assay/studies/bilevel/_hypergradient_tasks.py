@@ -15,7 +15,8 @@ __all__ = ["TASKS", "Task", "cleaning_task", "distillation_task", "gaussian_shif
 class Task:
     """A problem with both losses, where to start, and how to step.
 
-    ``rates`` is the grid of outer step sizes of everybody; ``evaluate(net, v)`` returns numbers by their name.
+    ``rates`` is the grid of outer step sizes of everybody, ``usual_rate`` the one of it that is tuned to most often;
+    ``evaluate(net, v)`` returns numbers by their name.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Task:
     batch_size: int
     inner_rate: float
     rates: tuple[float, ...]
+    usual_rate: float
     inner_steps: int
     outer_steps: int
     evaluate: Callable[[Any, Any], dict[str, float]]
@@ -101,7 +103,7 @@ def cleaning_task(seed: int, outer_steps: int = 150) -> Task:
 
     return Task(
         "cleaning", net, loss, outer_loss, lambda v, index: torch.sigmoid(v[index]), 1e-4, torch.zeros(900),
-        torch.arange(900), 900, 256, 1.0, (100.0, 300.0, 1000.0), 10, outer_steps, evaluate, seed,
+        torch.arange(900), 900, 256, 1.0, (1000.0, 3000.0, 10000.0), 3000.0, 10, outer_steps, evaluate, seed,
     )  # fmt: skip
 
 
@@ -113,8 +115,8 @@ def clean_only_accuracy(seed: int) -> float:
     return float(LogisticRegression(max_iter=1000).fit(x[900:1200], y[900:1200]).score(x[1200:], y[1200:]))
 
 
-def ridge_task(seed: int, outer_steps: int = 60) -> Task:
-    """A ridge per feature of a logistic regression on the Wisconsin breast cancer data."""
+def ridge_task(seed: int, outer_steps: int = 60, start: float = 1.0) -> Task:
+    """A ridge per feature of a logistic regression on the Wisconsin breast cancer data, from one that is the same."""
     import torch
     from sklearn.datasets import load_breast_cancer
     from torch.func import functional_call
@@ -142,8 +144,8 @@ def ridge_task(seed: int, outer_steps: int = 60) -> Task:
         }
 
     return Task(
-        "ridge", net, loss, outer_loss, None, torch.exp, torch.zeros(30, dtype=torch.float64),
-        torch.arange(200), 200, 64, 0.1, (1.0, 10.0, 100.0), 10, outer_steps, evaluate, seed,
+        "ridge", net, loss, outer_loss, None, torch.exp, torch.full((30,), np.log(start), dtype=torch.float64),
+        torch.arange(200), 200, 64, 0.1, (1.0, 10.0, 100.0), 100.0, 10, outer_steps, evaluate, seed,
     )  # fmt: skip
 
 
@@ -172,7 +174,7 @@ def distillation_task(seed: int, outer_steps: int = 100) -> Task:
 
     return Task(
         "distillation", net, loss, outer_loss, None, 1e-2, x[chosen].clone(), torch.arange(50), 50, 50, 0.5,
-        (3.0, 10.0, 30.0), 10, outer_steps, evaluate, seed,
+        (10.0, 30.0, 100.0), 30.0, 10, outer_steps, evaluate, seed,
     )  # fmt: skip
 
 

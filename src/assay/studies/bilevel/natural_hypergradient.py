@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from assay.certificate import Certificate
-from assay.lab import Claim, Contender, Measurement, Paper, Study
+from assay.lab import Contender, Measurement, Paper, Study
+from assay.studies.bilevel._hypergradient_claims import CLAIMS
 from assay.studies.bilevel._hypergradient_costs import measure_costs, measure_race, measure_same_iterates
 from assay.studies.bilevel._hypergradient_runs import (
     AVERAGE,
@@ -82,243 +83,7 @@ class NaturalHypergradientStudy(Study):
         Contender(NOTHING, "incumbent", "inner descent only"),
         Contender(CLEAN_ONLY, "incumbent", "logistic regression of the 300 right labels", library="scikit-learn"),
     )
-    claims = (
-        Claim(
-            "C1 low",
-            "the error falls with the number of inner samples, slope at least -0.6 in logarithms",
-            "error_slope",
-            AVERAGE,
-            ">=",
-            -0.6,
-            "paper: 1 / sqrt(N); prototype of the method: -0.515",
-        ),
-        Claim(
-            "C1 high",
-            "and at most -0.4",
-            "error_slope",
-            AVERAGE,
-            "<=",
-            -0.4,
-            "paper: 1 / sqrt(N); prototype of the method: -0.515",
-        ),
-        Claim(
-            "C2a",
-            "with half of the labels redrawn, test accuracy at least 0.94",
-            "test_accuracy",
-            SMOOTHED,
-            ">=",
-            0.94,
-            "prototype of the method: 0.953",
-            case="cleaning",
-            sizes=("full",),
-        ),
-        Claim(
-            "C2b",
-            "and at most 0.01 below that of CG-10",
-            "test_accuracy",
-            SMOOTHED,
-            ">=",
-            -0.01,
-            "prototype of the method: 0.953 and 0.953",
-            versus=CG,
-            compare="difference",
-            case="cleaning",
-            sizes=("full",),
-        ),
-        Claim(
-            "C2c",
-            "without outer steps at most 0.88",
-            "test_accuracy",
-            NOTHING,
-            "<=",
-            0.88,
-            "prototype of the method: 0.853",
-            case="cleaning",
-        ),
-        Claim(
-            "C2d",
-            "Kronecker factors are at most 0.01 below CG-10 as well",
-            "test_accuracy",
-            KFAC,
-            ">=",
-            -0.01,
-            "prototype of the method: 0.951 and 0.953",
-            versus=CG,
-            compare="difference",
-            case="cleaning",
-        ),
-        Claim(
-            "C3",
-            "a weight above 1/2 tells right labels from wrong ones in at least 93 % of the samples",
-            "detection",
-            SMOOTHED,
-            ">=",
-            0.93,
-            "prototype of the method: 0.951",
-            case="cleaning",
-            sizes=("full",),
-        ),
-        Claim(
-            "C3 kfac",
-            "with Kronecker factors too",
-            "detection",
-            KFAC,
-            ">=",
-            0.93,
-            "prototype of the method: 0.951",
-            case="cleaning",
-        ),
-        Claim(
-            "C4a",
-            "Kronecker factors reach a test accuracy of 0.94",
-            "test_accuracy",
-            KFAC,
-            ">=",
-            0.94,
-            "prototype of the method: 0.951",
-            case="cleaning",
-        ),
-        Claim(
-            "C4b",
-            "and a hypergradient takes at most as long as with CG-10",
-            "hypergradient_to_cg",
-            KFAC,
-            "<=",
-            1.0,
-            "paper",
-            case="kfac",
-            timed=True,
-        ),
-        *(
-            Claim(
-                f"C5 {name.removeprefix('NHGD ')}",
-                "no product with a Hessian is made",
-                "products",
-                name,
-                "<=",
-                0,
-                "paper",
-                reduce="max",
-            )
-            for name in (KFAC, SMOOTHED, AVERAGE, WINDOW)
-        ),
-        Claim(
-            "C6",
-            "when CG-10 first has a test accuracy of 0.94, Kronecker factors have had it too",
-            "accuracy_at_that_time",
-            KFAC,
-            ">=",
-            0.94,
-            "paper: faster in time",
-            sizes=("full",),
-            timed=True,
-        ),
-        Claim(
-            "C7a",
-            "a ridge per feature: cosine to the exact hypergradient at least 0.95 at five points of the tuned run",
-            "ridge_cosine",
-            SMOOTHED,
-            ">=",
-            0.95,
-            "derived: the curvature of the ridge is exact",
-            reduce="min",
-            case="tuned",
-        ),
-        Claim(
-            "C7b",
-            "and of the run with the smallest step size of the grid",
-            "ridge_cosine",
-            SMOOTHED,
-            ">=",
-            0.95,
-            "derived: the curvature of the ridge is exact",
-            reduce="min",
-            case="smallest",
-        ),
-        Claim(
-            "C7c",
-            "it is lower at every one of these when the ridge is left out of the system, by how much at least",
-            "ridge_cosine_gain",
-            SMOOTHED,
-            ">=",
-            0.0,
-            "derived: a ridge is not in the scores",
-            reduce="min",
-            case="smallest",
-        ),
-        Claim(
-            "C8",
-            "a thread gives the same iterates as working in turn",
-            "thread_difference",
-            SMOOTHED,
-            "<=",
-            0.0,
-            "derived: updates are done in order on copies",
-            reduce="max",
-        ),
-        Claim(
-            "P1",
-            "a hypergradient with Kronecker factors takes at most 0.7 times that with CG-10 (640 parameters)",
-            "hypergradient_to_cg",
-            KFAC,
-            "<=",
-            0.7,
-            "target",
-            case="kfac",
-            timed=True,
-        ),
-        Claim(
-            "P2",
-            "with the dense matrix at most 4 times",
-            "hypergradient_to_cg",
-            KFAC,
-            "<=",
-            4.0,
-            "target",
-            case="smoothed",
-            timed=True,
-        ),
-        Claim(
-            "P3",
-            "an inner step with Kronecker factors takes at most 1.3 times a plain one",
-            "inner_step_to_plain",
-            KFAC,
-            "<=",
-            1.3,
-            "target",
-            timed=True,
-        ),
-        Claim(
-            "P4",
-            "on two free cores a thread makes inner steps with the dense matrix at least 1.15 times faster",
-            "thread_speedup",
-            KFAC,
-            ">=",
-            1.15,
-            "target",
-            timed=True,
-        ),
-        Claim(
-            "P5",
-            "the dense matrix takes 8 d^2 bytes, the window 8 m d",
-            "memory_to_promise",
-            KFAC,
-            "<=",
-            1.0,
-            "derived",
-            reduce="max",
-        ),
-        Claim(
-            "P6",
-            "the time of the window grows linearly with the number of parameters (exponent at most 1.15)",
-            "window_exponent",
-            KFAC,
-            "<=",
-            1.15,
-            "derived",
-            timed=True,
-        ),
-    )
+    claims = CLAIMS
     sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": {
             "cleaned": (KFAC, CG, NEUMANN, NOTHING),
@@ -407,7 +172,7 @@ def measure_task(measurement: Measurement, contender: str, name: str, problem: P
     """Tune the outer step size, run, and evaluate."""
     parameters = problem.parameters
     task = TASKS[name](problem.seed, parameters["outer_steps"][name])
-    rate = task.rates[-1]
+    rate = task.usual_rate
     if parameters["tuned"]:
         rate = tuned_rate(contender, task, max(1, task.outer_steps // 3))
     finished = run(contender, task, rate, every=5)
@@ -444,16 +209,23 @@ def measure_rate(measurement: Measurement, contender: str, problem: Problem) -> 
 
 def measure_cosines(measurement: Measurement, problem: Problem) -> None:
     """Cosine to the exact hypergradient along runs with a ridge per feature, with the ridge in the system and not."""
-    task = ridge_task(problem.seed, problem.parameters["outer_steps"]["ridge"])
-    tuned = tuned_rate(SMOOTHED, task, max(1, task.outer_steps // 3)) if problem.parameters["tuned"] else task.rates[-1]
-    for case, rate in (("smallest", task.rates[0]), ("tuned", tuned)):
-        rows = cosines_along(task, rate)
+    outer_steps = problem.parameters["outer_steps"]["ridge"]
+    task, low = (ridge_task(problem.seed, outer_steps, start) for start in (1.0, 0.05))
+    rate = task.usual_rate
+    if problem.parameters["tuned"]:
+        rate = tuned_rate(SMOOTHED, task, max(1, outer_steps // 3))
+    for case, followed, size in (
+        ("tuned step size, ridge from 1", task, rate),
+        ("smallest step size, ridge from 1", task, task.rates[0]),
+        ("smallest step size, ridge from 0.05", low, low.rates[0]),
+    ):
+        rows = cosines_along(followed, size)
         measurement.add("ridge_cosine", float(rows[:, 0].min()), case=case)
         measurement.add("ridge_cosine_gain", float((rows[:, 0] - rows[:, 1]).min()), case=case)
-        steps = task.outer_steps // _CHECKPOINTS * np.arange(1, _CHECKPOINTS + 1)
-        for column, name in enumerate(("with ridge", "ridge left out")):
+        steps = outer_steps // _CHECKPOINTS * np.arange(1, _CHECKPOINTS + 1)
+        for column, name in enumerate(("in the system", "left out")):
             measurement.add_curve(
-                "cosine to the exact hypergradient", steps, rows[:, column], case=f"{name}, {case} step size",
+                "cosine to the exact hypergradient", steps, rows[:, column], case=f"{case}, {name}",
                 x_label="outer steps", y_label="cosine",
             )  # fmt: skip
 

@@ -70,7 +70,7 @@ class AsymmetricPerturbationStudy(Study):
         "linear program with 30 variables and 20 constraints as a saddle point."
     )
     contenders = (
-        Contender(AUTO, "method", "mu halved when proved too large; eta = 1 / ||A||; all defaults"),
+        Contender(AUTO, "method", "mu halved when proved too large; all defaults"),
         Contender(FIXED, "method", "mu = 1 on small games, 0.01 on random ones; on trees mu and eta by game"),
         Contender(SYM, "ablation", "both players perturbed with the same mu; best of 4 step sizes on random games"),
         Contender(DECREASING, "incumbent", "both perturbed, mu = 1 / sqrt(t); best of 4 step sizes"),
