@@ -363,10 +363,6 @@ def test_the_bound_is_not_beaten_at_any_iterate():
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e12])
 def test_no_step_beats_the_bound(make, scale):
     instance = hard_instance(50, 0.1, T=3)
-    if scale > 1 and make is value_function_gd:  # which diverges
-        with np.errstate(all="ignore"), pytest.raises(ValueError, match="nan or infinite"):
-            run_method(make(instance, 1e12), instance, max_calls=1500)
-        return
     run = run_method(make(instance, scale), instance, max_calls=600)
     assert run.certified
     assert run.zero_respecting

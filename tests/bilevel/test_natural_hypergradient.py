@@ -102,7 +102,7 @@ def test_error_falls_with_the_number_of_samples():
     errors = []
     for count in (400, 6400):
         found = []
-        for seed in range(6):
+        for seed in range(4):
             batch = shift_batch(count, seed=10 * seed)
             answer = hypergradient(
                 draw(4, seed=1), torch.zeros(4, dtype=D), square_loss, distance, batch, fisher="average"
@@ -125,7 +125,7 @@ def test_sherman_morrison():
     torch.testing.assert_close(hyper.solve(grad), 3 * expected @ grad)
 
 
-def test_residual_of_the_page():
+def test_residual_of_known_matrices():
     """H = diag(2, 1), F = diag(1.5, 1), damping 0.5: w = (1/2, 2/3), residual 0.2357023."""
     x = torch.eye(2, dtype=D) * torch.tensor([2.0, math.sqrt(2.0)], dtype=D)  # mean x x' = diag(2, 1)
     theta = torch.zeros(2, dtype=D, requires_grad=True)
@@ -173,7 +173,7 @@ def test_fisher_is_the_hessian_of_a_right_model():
 
 def test_a_regularised_fit_has_a_floor():
     """Its parameters are not those of the model, and no number of samples helps."""
-    gaps = [logistic_gap(count, ridge=1e-2) for count in (20_000, 100_000)]
+    gaps = [logistic_gap(count, ridge=1e-2) for count in (20_000, 80_000)]
     assert 0.08 < gaps[1] < 0.3
     assert gaps[1] > 0.7 * gaps[0]
 
@@ -284,10 +284,17 @@ def test_solves_against_dense_ones(rows, ridge, damping, seed):
         )  # fmt: skip
         hyper.observe(scores, weights)
         torch.testing.assert_close(hyper.solve(grad), solution)
-        residual = hyper.state.residual(solution, grad, hyper.problem.ridge.checked(hyper.problem.outer.detached()), damping)
+        residual = hyper.state.residual(
+            solution, grad, hyper.problem.ridge.checked(hyper.problem.outer.detached()), damping
+        )
         assert residual < 1e-9
         if not (fisher == "average" and ridge == 0.0):
-            assert hyper.state.residual(2 * solution, grad, hyper.problem.ridge.checked(hyper.problem.outer.detached()), damping) > 0.5
+            assert (
+                hyper.state.residual(
+                    2 * solution, grad, hyper.problem.ridge.checked(hyper.problem.outer.detached()), damping
+                )
+                > 0.5
+            )
 
 
 def test_kept_inverse_is_the_inverse():

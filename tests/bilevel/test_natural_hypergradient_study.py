@@ -1,5 +1,7 @@
 """Pieces of the study of natural hypergradient descent."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,7 @@ def test_claims_have_the_promised_numbers():
     numbers = {claim.id: claim.number for claim in NaturalHypergradientStudy.claims}
     promised = {
         "C1 low": -0.6, "C1 high": -0.4, "C2a": 0.94, "C2b": -0.01, "C2c": 0.88, "C3": 0.93, "C4a": 0.94, "C4b": 1.0,
-        "C5 kfac": 0, "C6": 0.94, "C7a": 0.95, "C8": 0.0, "P1": 0.7, "P2": 4.0, "P3": 1.3, "P4": 1.15,
+        "C5 kfac": 0, "C6": 0.94, "C7a": 0.95, "C7b": 0.0, "C8": 0.0, "P1": 0.7, "P2": 4.0, "P3": 1.3, "P4": 1.15,
     }  # fmt: skip
     assert promised.items() <= numbers.items()
 
@@ -62,19 +64,23 @@ def test_tasks():
 
 
 @pytest.mark.parametrize("name", list(tasks.TASKS))
-@pytest.mark.parametrize(
-    "contender",
-    [*runs.NATURAL, runs.CG, runs.NEUMANN, runs.SOBA, runs.UNROLLED, runs.IDENTITY, runs.NOTHING],
-)
-def test_every_contender_descends(name, contender):
-    task = tasks.TASKS[name](0, 3)
-    found = runs.run(contender, task, task.rates[0], every=1)
-    assert len(found.seconds) == 3
-    assert np.isfinite(found.outer_loss).all()
-    assert (found.v.detach() - task.start).norm() > 0 or contender == runs.NOTHING
-    if contender != runs.NOTHING:
-        still = runs.run(runs.NOTHING, task, 1.0, every=1)
-        assert found.outer_loss[-1] <= still.outer_loss[-1] * 1.02
+def test_every_contender_descends(name):
+    task = tasks.TASKS[name](0, 2)
+    still = runs.run(runs.NOTHING, task, 1.0, every=1)
+    assert len(still.seconds) == 2
+    assert torch.equal(still.v.detach(), task.start)
+    for contender in (*runs.NATURAL, runs.CG, runs.NEUMANN, runs.SOBA, runs.UNROLLED, runs.IDENTITY):
+        found = runs.run(contender, task, task.rates[0], every=1)
+        assert np.isfinite(found.outer_loss).all(), contender
+        assert (found.v.detach() - task.start).norm() > 0, contender
+        assert found.outer_loss[-1] <= still.outer_loss[-1] * 1.02, contender
+
+
+def test_grids_of_step_sizes():
+    for make in tasks.TASKS.values():
+        task = make(0, 1)
+        assert len(task.rates) == 3
+        assert task.usual_rate in task.rates
 
 
 def test_torchopt_is_conjugate_gradients():
@@ -109,6 +115,8 @@ def test_tuning():
     task = tasks.ridge_task(0, 3)
     assert runs.tuned_rate(runs.CG, task, 3) == 100.0  # the outer loss is far from its minimum
     assert runs.tuned_rate(runs.NOTHING, task, 3) == 1.0
+    wide = dataclasses.replace(task, rates=(1.0, 10.0, 1e9))
+    assert runs.tuned_rate(runs.SMOOTHED, wide, 3) == 10.0  # the last one diverges, which NHGD refuses to go on from
 
 
 def test_race_times():
@@ -119,9 +127,24 @@ def test_race_times():
     assert np.isnan(found.accuracy_at(np.nan))
 
 
+def test_a_race_that_the_incumbent_does_not_finish(monkeypatch):
+    """It is judged by what has been reached when the incumbent ends."""
+
+    def run(contender, task, rate, *rest, **options):
+        accuracy = [0.9, 0.93] if contender == runs.CG else [0.945, 0.95]
+        return runs.Run(None, None, rate, seconds=[1.0, 2.0], accuracy=accuracy)
+
+    monkeypatch.setattr(costs, "run_contender", run)
+    monkeypatch.setattr(costs, "tuned_rate", lambda *arguments: 1.0)
+    measurement = Measurement()
+    costs.measure_race(measurement, 0, 3)
+    assert np.isnan(scalars(measurement, "seconds_to_0.94")[runs.CG])
+    assert scalars(measurement, "accuracy_at_that_time")[""] == 0.95
+
+
 def test_shift_error():
-    few, many = (np.mean([tasks.gaussian_shift_error(n, seed, dim=5) for seed in range(3)]) for n in (80, 1280))
-    assert many < 0.6 * few
+    few, many = (np.mean([tasks.gaussian_shift_error(n, seed, dim=5) for seed in range(2)]) for n in (80, 800))
+    assert many < 0.7 * few
 
 
 @pytest.mark.parametrize("contender", [runs.KFAC, runs.SMOOTHED, runs.AVERAGE, runs.CG, study.CLEAN_ONLY])
@@ -134,8 +157,10 @@ def test_contenders_can_be_measured(contender):
     assert scalars(measurement, "products") == ({"": 0.0} if contender in runs.NATURAL else {})
     if contender == runs.SMOOTHED:
         assert scalars(measurement, "thread_difference")[""] == 0.0
-        assert set(scalars(measurement, "ridge_cosine")) == {"smallest", "tuned"}
-        assert scalars(measurement, "ridge_cosine")["smallest"] > 0.9
+        cosines = scalars(measurement, "ridge_cosine")
+        judged = {claim.case for claim in NaturalHypergradientStudy.claims if claim.metric == "ridge_cosine"}
+        assert set(cosines) == set(scalars(measurement, "ridge_cosine_gain")) == judged
+        assert cosines["smallest step size, ridge from 1"] > 0.9
     if contender == runs.KFAC:
         assert max(scalars(measurement, "memory_to_promise").values()) <= 1
         assert set(scalars(measurement, "hypergradient_to_cg")) == {"kfac", "smoothed"}

@@ -186,7 +186,7 @@ class TestMarkovGames:
             ({"horizon": None}, (), "horizon must be given"),
             ({"horizon": 2.5}, (), "horizon must be an integer, got 2.5"),
             ({"horizon": [1, 2]}, (), "horizon must be an integer, got [1, 2]"),
-            ({"P": np.array([None])}, (), "not an archive of arrays of numbers"),
+            ({"P": np.array([None])}, (), "must be a NumPy archive of numbers"),
             ({"P": P * 0}, (), "P must have probabilities"),
             ({"r": r * 9}, (), "r must be in [0, 1]"),
             ({}, ("--beta", "0"), "beta must be greater than 0"),
@@ -208,7 +208,7 @@ class TestMarkovGames:
         assert "game.npz" in one_line_error(solve(tmp_path / "game.npz"))
         monkeypatch.setattr("assay.cli.games._LARGEST_FILE", 100)
         self.save(tmp_path / "game.npz")
-        assert "arrays must have at most 100 bytes" in one_line_error(solve(tmp_path / "game.npz"))
+        assert "arrays of at most 100 bytes" in one_line_error(solve(tmp_path / "game.npz"))
 
 
 class TestLogs:

@@ -261,7 +261,7 @@ class TestFiles:
         [
             ({"horizon": 2.5}, TypeError, "horizon must be an integer"),
             ({"horizon": [2, 3]}, TypeError, "horizon must be an integer"),
-            ({"r": np.array([None] * 4)}, ValueError, "r must be an array of numbers"),
+            ({"r": np.array([None] * 4)}, ValueError, "path must be a NumPy archive of numbers"),
         ],
     )
     def test_archives(self, tmp_path, change, error, message):
@@ -269,6 +269,26 @@ class TestFiles:
         np.savez(tmp_path / "log.npz", **columns)
         with pytest.raises(error, match=message):
             OfflineGameData.from_npz(tmp_path / "log.npz")
+
+    @pytest.mark.parametrize("suffix", ["npz", "parquet"])
+    def test_files_with_wrong_bytes(self, tmp_path, suffix):
+        path, rng = tmp_path / f"log.{suffix}", np.random.default_rng(0)
+        if suffix == "npz":
+            np.savez(path, **{name: GOOD[name] for name in ("h", "s", "a", "b", "r", "s_next")})
+        else:
+            self.frame().to_parquet(path)
+        read = {"npz": OfflineGameData.from_npz, "parquet": OfflineGameData.from_parquet}[suffix]
+        whole, refused = path.read_bytes(), 0
+        for _ in range(120):
+            damaged = bytearray(whole)
+            for place in rng.integers(len(whole), size=5):
+                damaged[place] = rng.integers(256)
+            path.write_bytes(damaged)
+            try:
+                read(path)
+            except (ValueError, TypeError):
+                refused += 1
+        assert refused > 60
 
     def test_archives_of_something_else(self, tmp_path):
         with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:

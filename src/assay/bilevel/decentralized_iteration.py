@@ -169,14 +169,13 @@ class NodeIteration:
             gammas = (self.gamma_x(scales), scales.y, scales.z)
             for block, gamma in zip(self.oracle.blocks, gammas, strict=True):
                 steps[block] = self.options.eta * gamma
-            self._steps_known = (self.sigma, torch.as_tensor(steps).to(states) if isinstance(states, Tensor) else steps)
+            self._steps_known = (self.sigma, _like(states, steps))
         return self._steps_known[1]
 
     def _clip(self, states: Stack, bounds: tuple[np.ndarray, np.ndarray]) -> None:
         block = self.oracle.blocks[0]
         if isinstance(states, Tensor):
-            lower, upper = (torch.as_tensor(bound).to(states) for bound in bounds)
-            states[:, block] = states[:, block].clamp(lower, upper)
+            states[:, block] = states[:, block].clamp(*(_like(states, bound) for bound in bounds))
         else:
             states[:, block] = np.clip(states[:, block], *bounds)
 
@@ -193,6 +192,13 @@ class NodeIteration:
             if hasattr(batch, "__len__") and len(batch) == 0:
                 raise ValueError(f"sampler must return data for every node, got none for node {k}")
         return batches
+
+
+def _like(states: Stack, vector: Float[np.ndarray, " _"]) -> Vector:
+    """A vector in the type, precision and device of the states."""
+    if isinstance(states, Tensor):
+        return torch.as_tensor(vector, dtype=states.dtype, device=states.device)
+    return vector
 
 
 def _described(rows: Stack | None) -> str:

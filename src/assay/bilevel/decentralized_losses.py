@@ -149,21 +149,20 @@ class NodeLosses:
         self.evaluations += self.n_nodes
         if self.backend != "numpy":
             return self._by_autograd(x, y, batches)
-        x, y = _read_only(x), _read_only(y)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name, or diverged
-            if self.batched:
-                return self._checked(self._function(x, y, batches), x, y)
-            values, grad_x, grad_y = np.empty(len(x)), np.empty(x.shape), np.empty(y.shape)
-            for k, function in enumerate(self._functions):
-                who = f"{self.name}[{k}]"
-                answer = self._unpacked(function(x[k], y[k], None if batches is None else batches[k]), who)
-                shapes = [part.shape for part in answer]
-                if shapes != [(), x[k].shape, y[k].shape]:
-                    raise ValueError(
-                        f"{who} must return a number and gradients of shapes {x[k].shape} and {y[k].shape}, "
-                        f"got shapes {', '.join(map(str, shapes))}"
-                    )
-                values[k], grad_x[k], grad_y[k] = answer
+        x, y = x.copy(), y.copy()  # a loss that writes to its arguments must not spoil the states
+        if self.batched:
+            return self._checked(self._function(x, y, batches), x.shape, y.shape)
+        values, grad_x, grad_y = np.empty(len(x)), np.empty(x.shape), np.empty(y.shape)
+        for k, function in enumerate(self._functions):
+            who = f"{self.name}[{k}]"
+            answer = self._unpacked(function(x[k], y[k], None if batches is None else batches[k]), who)
+            shapes, wanted = [part.shape for part in answer], [(), x.shape[1:], y.shape[1:]]
+            if shapes != wanted:
+                raise ValueError(
+                    f"{who} must return a number and gradients of shapes {wanted[1]} and {wanted[2]}, "
+                    f"got shapes {', '.join(map(str, shapes))}"
+                )
+            values[k], grad_x[k], grad_y[k] = answer
         return LossGradients(values, grad_x, grad_y)
 
     def _by_autograd(self, x: UpperPoints, y: LowerPoints, batches: Any) -> LossGradients:
@@ -196,9 +195,9 @@ class NodeLosses:
             )
         return loss
 
-    def _checked(self, answer: Any, x: UpperPoints, y: LowerPoints) -> LossGradients:
+    def _checked(self, answer: Any, x_shape: tuple[int, int], y_shape: tuple[int, int]) -> LossGradients:
         parts = self._unpacked(answer, self.name)
-        shapes, wanted = [part.shape for part in parts], [(len(x),), x.shape, y.shape]
+        shapes, wanted = [part.shape for part in parts], [x_shape[:1], x_shape, y_shape]
         if shapes != wanted:
             raise ValueError(
                 f"{self.name} must return values and gradients of shapes {', '.join(map(str, wanted))}, "
@@ -217,19 +216,12 @@ class NodeLosses:
         return [_as_real(part, who) for part in (value, grad_x, grad_y)]
 
 
-def _read_only(rows: Float[np.ndarray, "nodes size"]) -> Float[np.ndarray, "nodes size"]:
-    """The same rows, which a loss that writes to its arguments cannot spoil."""
-    view = rows.view()
-    view.flags.writeable = False
-    return view
-
-
 def _as_real(part: Any, who: str) -> np.ndarray:
     """A copy in float64, so that a loss may use its buffers again."""
     if np.iscomplexobj(part):
         raise TypeError(f"{who} must return real numbers, got complex ones")
     try:
-        return np.array(part, dtype=np.float64)
+        return np.array(np.asarray(part), dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{who} must return numbers and arrays, got {type(part).__name__}") from error
 

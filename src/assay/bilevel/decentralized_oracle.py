@@ -60,7 +60,7 @@ class PenaltyOracle:
         Raises
         ------
         ValueError
-            If a gradient is not finite; the loss, the node and the iteration are named.
+            If a gradient or a state is not finite; the loss, the node and the iteration are named.
         """
         x_block, y_block, z_block = self.blocks
         x, y, z = states[:, x_block], states[:, y_block], states[:, z_block]
@@ -76,10 +76,14 @@ class PenaltyOracle:
             found[:, z_block] += self.regularizer * z
         # A sum is a cheaper question than one about every entry, and an infinity or a nan goes through it.
         if not bool(np.isfinite(float(found.sum()))):
-            self._name_the_culprit(((self.upper, upper), (self.lower, at_y), (self.lower, at_z)), iteration)
+            self._name_the_culprit(states, ((self.upper, upper), (self.lower, at_y), (self.lower, at_z)), iteration)
         return found
 
-    def _name_the_culprit(self, evaluated: Sequence[tuple[NodeLosses, LossGradients]], iteration: int) -> None:
+    def _name_the_culprit(
+        self, states: Stack, evaluated: Sequence[tuple[NodeLosses, LossGradients]], iteration: int
+    ) -> None:
+        if not np.isfinite(_as_float64(states)).all():
+            raise ValueError(f"gamma_x must be smaller: the states are not finite any more in iteration {iteration}")
         for losses, gradients in evaluated:
             for part in (gradients.x, gradients.y):
                 rows = np.isfinite(_as_float64(part)).all(axis=1)

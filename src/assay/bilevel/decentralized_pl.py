@@ -55,6 +55,9 @@ __all__ = ["DecentralizedBilevel", "stochastic_step_size"]
 _ESTIMATORS = ("momentum", "storm", "sgd")
 _BACKENDS = ("numpy", "torch", "dist")
 
+# What overflows is refused by name, or ends the run with the status "diverged".
+_QUIET = np.errstate(over="ignore", invalid="ignore")
+
 # Without a tolerance, the squared hypergradient is to fall to this share of that at the start.
 _PROGRESS = 0.01
 
@@ -165,6 +168,7 @@ class DecentralizedBilevel:
     True
     """
 
+    @_QUIET
     def __init__(
         self,
         f_list: Any,
@@ -268,6 +272,7 @@ class DecentralizedBilevel:
         x0, y0, options = options_of_problem(problem, noise, options)
         return cls(problem.f, problem.g, x0, y0, graph, **options)
 
+    @_QUIET
     def step(self) -> None:
         """Make one iteration.
 
@@ -278,6 +283,7 @@ class DecentralizedBilevel:
         """
         self._iteration.advance(self._scales)
 
+    @_QUIET
     def run(
         self,
         n_iter: int,
@@ -436,25 +442,24 @@ class DecentralizedBilevel:
 
     def _report(self, tol: float | None, status: str) -> DecentralizedResult:
         iteration, oracle = self._iteration, self._losses.oracle
-        with np.errstate(over="ignore", invalid="ignore"):  # where a run has diverged
-            return report_run(
-                iteration.nodes,
-                self._losses,
-                self._settings(),
-                self._stationarity(),
-                start=self._y0,
-                allowed=_PROGRESS * self._first_square if tol is None else tol,
-                consensus_tol=self.consensus_tol,
-                smoothness=self._scales.smoothness,
-                scale=math.sqrt(iteration.first_size),
-                most_bytes=iteration.most_bytes(),
-                history=self.history,
-                counts={
-                    "n_gradients": oracle.upper.evaluations + oracle.lower.evaluations,
-                    "n_iter": iteration.count,
-                    "status": status,
-                },
-            )
+        return report_run(
+            iteration.nodes,
+            self._losses,
+            self._settings(),
+            self._stationarity(),
+            start=self._y0,
+            allowed=_PROGRESS * self._first_square if tol is None else tol,
+            consensus_tol=self.consensus_tol,
+            smoothness=self._scales.smoothness,
+            scale=math.sqrt(iteration.first_size),
+            most_bytes=iteration.most_bytes(),
+            history=self.history,
+            counts={
+                "n_gradients": oracle.upper.evaluations + oracle.lower.evaluations,
+                "n_iter": iteration.count,
+                "status": status,
+            },
+        )
 
 
 def stochastic_step_size(n_nodes: int, n_iter: int, scale: float = 1.0) -> float:

@@ -137,8 +137,9 @@ def _as_bound(bound: Any, name: str, infinity: float, dx: int) -> Float[np.ndarr
     if isinstance(bound, Tensor):
         bound = bound.detach().cpu().numpy()
     raw = np.asarray(infinity if bound is None else bound)
-    open_end = raw == infinity if raw.dtype.kind == "f" else np.zeros(raw.shape, dtype=bool)
-    array = np.where(open_end, infinity, as_float_array(np.where(open_end, 0.0, raw), name, ndim=(0, 1)))
+    open_end = np.asarray(raw == infinity)
+    array = as_float_array(np.where(open_end, 0.0, raw) if open_end.any() else raw, name, ndim=(0, 1))
+    array = np.where(open_end, infinity, array)
     if array.ndim and array.shape != (dx,):
         raise ValueError(f"{name} must be a number or have shape ({dx},), got {array.shape}")
     return np.broadcast_to(array, (dx,)).copy()

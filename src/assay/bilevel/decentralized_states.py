@@ -44,8 +44,7 @@ class NodeStates:
 
     def size(self, network: Any) -> float:
         """Mean square of the estimators over the nodes."""
-        with np.errstate(over="ignore"):
-            return float(network.mean((self.estimators**2).sum(1)[:, None])[0])
+        return float(network.mean((self.estimators**2).sum(1)[:, None])[0])
 
     def means(self, network: Any, blocks: tuple[slice, ...]) -> tuple[Float[np.ndarray, " _"], ...]:
         """Mean ``x``, ``y`` and ``z``, in float64."""

@@ -44,8 +44,10 @@ class LayerCall(Protocol):
     def measured(self) -> dict[str, Float[ndarray, " B"]]:
         """Residual, independence, margin and number of active constraints, and whether these are confirmed."""
 
-    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, " n"]:
-        """The gradient by all parameters, in a row."""
+    def gradient(
+        self, upstream: Float[ndarray, "B outputs"], delta: float | Float[ndarray, " B"]
+    ) -> tuple[Float[ndarray, " n"], Float[ndarray, " B"]]:
+        """The gradient by all parameters, in a row, and the sizes of the perturbations that were used."""
 
     def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, " n"]:
         """The same by implicit differentiation with a dense system."""
@@ -78,7 +80,7 @@ class FFOCertificate(Result):
     iterations : numpy.ndarray of shape (B,)
         Iterations of the first-order method in the backward pass; 0 when the system was factorised.
     delta : float
-        Size of the perturbation.
+        Size of the perturbation, the smallest one of the batch where it had to be made smaller.
     halving_ratio : float
         Change of the gradient from ``delta`` to half of it, over that from half to a quarter; nan when both are at
         rounding level.
@@ -190,12 +192,12 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
         Assumption("active constraints are independent", bool(independent.all())),
         Assumption("complementarity is strict", bool(strict.all())),
     )
-    halving, ratio, change = _halving(call, upstream, smooth)
+    used, deltas = call.gradient(upstream, call.delta)
+    halving, ratio, change = _halving(call, upstream, used, deltas, smooth)
     certificates.append(halving)
     error = float("nan")
     if check_gradient:
         implicit = call.implicit_gradient(upstream)
-        used = call.gradient(upstream, call.delta)
         size = _size(implicit, upstream)
         error = float(np.linalg.norm(used - implicit)) / size
         expected = 0.0 if call.exact_in_delta else 1.5 * change / (0.75 if call.central else 0.5)
@@ -212,7 +214,7 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
         statuses=call.statuses,
         polished=call.polished,
         iterations=call.iterations,
-        delta=call.delta,
+        delta=float(deltas.min()),
         halving_ratio=ratio,
         order=float(np.log2(ratio)) if ratio > 0 else float("nan"),
         gradient_error=error,
@@ -221,10 +223,14 @@ def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) 
 
 
 def _halving(
-    call: Any, upstream: Float[ndarray, "B outputs"], assumptions: tuple[Assumption, ...]
+    call: Any,
+    upstream: Float[ndarray, "B outputs"],
+    used: Float[ndarray, " n"],
+    deltas: Float[ndarray, " B"],
+    assumptions: tuple[Assumption, ...],
 ) -> tuple[Certificate, float, float]:
     """Certificate of the order, the ratio of changes, and the relative change of the first halving."""
-    gradients = [call.gradient(upstream, call.delta * 0.5**k) for k in range(3)]
+    gradients = [used, *(call.gradient(upstream, deltas * factor)[0] for factor in (0.5, 0.25))]
     size = _size(gradients[-1], upstream)
     changes = [float(np.linalg.norm(gradients[k] - gradients[k + 1])) / size for k in (0, 1)]
     if max(changes) <= FLOOR:

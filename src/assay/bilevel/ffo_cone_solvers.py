@@ -97,26 +97,20 @@ def solve_cone_program(
         except ValueError as error:
             failure = failure or error
         else:
-            return replace(found, point=found.point * size, dual=found.dual * (size * program.scale))
+            return replace(found, point=found.point * size, dual=found.dual * size)
     raise failure
 
 
 def _scaled(program: ConeProgram) -> Iterator[tuple[ConeProgram, float]]:
-    """The program with an objective of size 1, and small vectors made larger; then, for when that fails, large ones.
+    """The program, small vectors made larger; then, for when that fails, large ones smaller.
 
     Tolerances of solvers are absolute in part, so that they call anything a solution of a small problem, and large
     ones infeasible or unbounded.
     """
-    linear = program.linear / program.scale
     offset = np.abs(program.offset / program.row_norms)
-    reach = max(float(np.abs(linear).max(initial=0.0)), float(offset.max(initial=0.0))) or 1.0
+    reach = max(float(np.abs(program.linear).max(initial=0.0)), float(offset.max(initial=0.0))) or 1.0
     for size in (min(reach, 1.0), *([reach] if reach > 1.0 else [])):
-        yield (
-            ConeProgram(
-                program.quadratic / program.scale, linear / size, program.matrix, program.offset / size, program.blocks
-            ),
-            size,
-        )
+        yield replace(program, linear=program.linear / size, offset=program.offset / size), size
 
 
 def clarabel_settings(clarabel: Any, solver_args: Mapping[str, Any]) -> Any:

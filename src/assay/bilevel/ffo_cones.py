@@ -2,7 +2,7 @@ r"""Cone programs: the form in which every convex problem of a layer is solved, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,6 +44,8 @@ class ConeProgram:
     blocks : tuple of Block
         Cones, in the order of the rows. Matrices are upper triangles by columns, off-diagonal entries times
         the root of two.
+    scale : float, default=1.0
+        What the objective of the user's has been divided by.
     """
 
     quadratic: sp.csc_array
@@ -51,19 +53,13 @@ class ConeProgram:
     matrix: sp.csr_array
     offset: Float[ndarray, " M"]
     blocks: tuple[Block, ...]
+    scale: float = 1.0
 
     @cached_property
     def row_norms(self) -> Float[ndarray, " M"]:
         """Norms of the rows, 1 for a row of zeros."""
         norms = np.sqrt(self.matrix.power(2).sum(axis=1))
         return np.where(norms > 0, norms, 1.0)
-
-    @cached_property
-    def scale(self) -> float:
-        """Size of the objective: its largest quadratic or its middle linear coefficient."""
-        linear = np.abs(self.linear[self.linear != 0])
-        middle = float(np.median(linear)) if linear.size else 0.0
-        return max(float(np.abs(self.quadratic.data).max(initial=0.0)), middle) or 1.0
 
     def block_norm(self, block: Block) -> float:
         """Root mean square of the norms of its rows."""
@@ -76,7 +72,14 @@ class ConeProgram:
 
     def tilted(self, direction: Float[ndarray, " N"]) -> ConeProgram:
         """The program with another linear term."""
-        return ConeProgram(self.quadratic, self.linear + direction, self.matrix, self.offset, self.blocks)
+        return replace(self, linear=self.linear + direction)
+
+    def normalised(self) -> ConeProgram:
+        """The program with an objective of size 1, by its largest quadratic or its middle linear coefficient."""
+        linear = np.abs(self.linear[self.linear != 0])
+        middle = float(np.median(linear)) if linear.size else 0.0
+        size = max(float(np.abs(self.quadratic.data).max(initial=0.0)), middle) or 1.0
+        return replace(self, quadratic=self.quadratic / size, linear=self.linear / size, scale=self.scale * size)
 
 
 def matrix_of(vector: Float[ndarray, " k"]) -> Float[ndarray, "side side"]:
@@ -160,7 +163,7 @@ def program_residual(
     offset = np.abs(program.offset / program.row_norms)
     reach = max(float(np.abs(point).max(initial=0.0)), float(offset.min(where=offset > 0, initial=np.inf)))
     reach = reach if 0 < reach < np.inf else float(np.abs(point).max(initial=0.0)) or 1.0
-    force = max(float(np.abs(term).max(initial=0.0)) for term in terms) or program.scale
+    force = max(float(np.abs(term).max(initial=0.0)) for term in terms) or 1.0
     worst, outside = float(np.abs(sum(terms)).max(initial=0.0)) / force, 0.0
     for block in program.blocks:
         s, d = slack[block.rows], dual[block.rows]

@@ -101,18 +101,6 @@ class DataGradient:
             point[None],
         )
 
-    @classmethod
-    def of_solutions(
-        cls,
-        point: Float[ndarray, " N"],
-        dual: Float[ndarray, " M"],
-        shifted: Float[ndarray, " N"],
-        shifted_dual: Float[ndarray, " M"],
-        delta: float,
-    ) -> DataGradient:
-        """The finite difference between two solutions of the problem itself."""
-        return cls.of_move(point, dual, Move(delta, shifted - point, np.zeros(dual.size), shifted_dual - dual))
-
 
 class CompiledProblem:
     """A cvxpy problem as an affine map from parameters to cone programs.
@@ -168,7 +156,7 @@ class CompiledProblem:
             sp.csr_array(-matrix[:, :-1]),
             matrix[:, [-1]].toarray().ravel(),
             self.blocks,
-        )
+        ).normalised()
 
     def recover(self, points: Float[ndarray, "B N"]) -> Float[ndarray, "B outputs"]:
         """The user's variables, each in rows."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
@@ -25,6 +26,7 @@ __all__ = [
     "SecondOrderFace",
     "SemidefiniteFace",
     "find_faces",
+    "strongest_independent",
 ]
 
 
@@ -287,6 +289,26 @@ class FaceSet:
         return pairs[0] == pairs[1] and np.array_equal(self.flat, other.flat)
 
 
+def strongest_independent(
+    rows: Float[ndarray, "all n"], n_fixed: int, strength: Float[ndarray, " k"]
+) -> Int[ndarray, " kept"]:
+    """Which of the rows after some fixed ones to keep: those independent of the fixed and of stronger ones, in order."""
+    order = np.argsort(-strength, kind="stable")
+    arranged = np.vstack([rows[:n_fixed], rows[n_fixed:][order]])
+    norms = np.linalg.norm(arranged, axis=1, keepdims=True)
+    basis = np.zeros((0, rows.shape[1]))
+    kept = []
+    for place, row in enumerate(arranged / np.where(norms > 0, norms, 1.0)):
+        for _ in range(2):  # the second pass takes out what rounding has left
+            row = row - basis.T @ (basis @ row)
+        length = float(np.linalg.norm(row))
+        if length > 1e-9:
+            basis = np.vstack([basis, row / length])
+            if place >= n_fixed:
+                kept.append(order[place - n_fixed])
+    return np.sort(np.array(kept, dtype=int))
+
+
 def find_faces(
     program: ConeProgram, slack: Float[ndarray, " M"], dual: Float[ndarray, " M"], rule: ActiveRule
 ) -> FaceSet:
@@ -308,7 +330,7 @@ def find_faces(
     flat: list[Int[ndarray, " ..."]] = []
     curved: list[CurvedFace] = []
     margins, known, capped = [np.inf], True, False
-    row_norms, dual = program.row_norms, dual / program.scale
+    row_norms = program.row_norms
     bounds: list[Int[ndarray, " ..."]] = []
     for block in program.blocks:
         rows, indices = block.rows, np.arange(block.start, block.stop)
@@ -358,10 +380,12 @@ def find_faces(
             if rule.active(np.array([gap]), d[2:])[0]:
                 curved.append(face)
     candidates = np.concatenate([*bounds, np.zeros(0, dtype=int)]).astype(int)
-    n_equations = sum(part.size for part in flat) + sum(face.size for face in curved)
-    room = max(program.linear.size - n_equations, 0)
-    if candidates.size > room:
-        strongest = np.argsort(-(dual * row_norms)[candidates], kind="stable")[:room]
-        candidates, capped = np.sort(candidates[strongest]), True
+    fixed = [program.matrix[part] for part in flat]
+    fixed += [face.tangent(slack[face.rows]) @ program.matrix[face.rows] for face in curved]
+    n_equations = sum(part.shape[0] for part in fixed)
+    if candidates.size + n_equations > program.linear.size:
+        rows = np.vstack([sp.csr_array(part).toarray() for part in (*fixed, program.matrix[candidates])])
+        kept = strongest_independent(rows, n_equations, (dual * row_norms)[candidates])
+        candidates, capped = candidates[kept], kept.size < candidates.size
     flat.append(candidates)
     return FaceSet(np.sort(np.concatenate(flat)), tuple(curved), min(margins), known, capped)

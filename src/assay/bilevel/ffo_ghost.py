@@ -25,6 +25,8 @@ __all__ = ["Ghost", "Move", "NotUniqueError", "dense_move", "polished"]
 
 # Below this size, or above this density, a dense factorisation is faster than a sparse one.
 _SMALL, _DENSITY = 60, 0.15
+# How much a perturbed solution may deviate from the tangent.
+_BENT = 0.01
 
 
 class NotUniqueError(ValueError):
@@ -34,39 +36,44 @@ class NotUniqueError(ValueError):
 class _System:
     """The symmetric system of a quadratic form and equations, factorised with a small shift.
 
-    The shift makes the system invertible whatever the rank of the equations; refinement takes it out again, and
-    finds a solution whenever there is one.
+    The form is divided by its largest entry and equations by their norms. The shift makes the system invertible
+    whatever the rank of the equations; refinement takes it out again, and finds a solution whenever there is one.
     """
 
     def __init__(self, form: sp.sparray, equations: sp.sparray):
         n, e = form.shape[0], equations.shape[0]
-        self.n = n
-        self.matrix = sp.block_array([[form, equations.T], [equations, None]]).tocsc() if e else sp.csc_array(form)
-        scale = max(float(np.abs(form.data).max(initial=0.0)), float(np.abs(equations.data).max(initial=0.0)), 1e-300)
-        shift = np.concatenate([np.full(n, 1e-9), np.full(e, -1e-9)]) * scale
-        shifted = (self.matrix + sp.diags_array(shift)).tocsc()
+        norms = np.sqrt(equations.power(2).sum(axis=1))
+        norms = np.where(norms > 0, norms, 1.0)
+        scale = float(np.abs(form.data).max(initial=0.0)) or 1.0
+        rows = sp.csr_array(sp.diags_array(1.0 / norms) @ equations)
+        self._matrix = (sp.block_array([[form / scale, rows.T], [rows, None]]) if e else form / scale).tocsr()
+        self._units = np.concatenate([np.full(n, 1.0 / scale), 1.0 / norms])
+        self._sizes = np.concatenate([np.ones(n), scale / norms])
+        shift = np.concatenate([np.full(n, 1e-9), np.full(e, -1e-9)])
+        shifted = (self._matrix + sp.diags_array(shift)).tocsc()
         if n + e <= _SMALL or shifted.nnz > _DENSITY * (n + e) ** 2:
             factor = scipy.linalg.lu_factor(shifted.toarray(), check_finite=False)
             self._solve = lambda right: scipy.linalg.lu_solve(factor, right, check_finite=False)
         else:
             self._solve = sp.linalg.splu(shifted, permc_spec="COLAMD").solve
 
-    def solve(self, right: Float[ndarray, " size"], steps: int = 30) -> Float[ndarray, " size"]:
-        """A solution, by refinement until the residual is at rounding level or no longer falls."""
+    def solve(self, right: Float[ndarray, " size"], steps: int = 30) -> tuple[Float[ndarray, " size"], float]:
+        """A solution and its relative residual, refined until that is at rounding level or no longer falls."""
+        right = right * self._units
         found = self._solve(right)
-        size = float(np.abs(right).max(initial=0.0))
+        size = float(np.abs(right).max(initial=0.0)) or 1.0
         best, least = found, np.inf
         for _ in range(steps):
-            residual = right - self.matrix @ found
+            residual = right - self._matrix @ found
             worst = float(np.abs(residual).max(initial=0.0))
             if worst < least:
                 best, least = found, worst
-            elif worst > 4.0 * least:
+            elif not worst <= 4.0 * least:
                 break
             if worst <= 1e-15 * size:
                 break
             found = found + self._solve(residual)
-        return best
+        return best * self._sizes, least / size
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +96,10 @@ class Move:
     step: Float[ndarray, " N"]
     multipliers: Float[ndarray, " M"]
     turn: Float[ndarray, " M"]
+
+    def times(self, scale: float) -> Move:
+        """The same for an objective so many times as large."""
+        return replace(self, multipliers=self.multipliers * scale, turn=self.turn * scale)
 
 
 @dataclass(eq=False)
@@ -152,54 +163,65 @@ class Ghost:
             rows[face.rows] = face.turn(self.slack[face.rows], moved[face.rows], multiplier)
         return rows
 
-    def move(self, upstream: Float[ndarray, " N"], delta: float) -> Move:
-        """Solve the perturbed ghost problem.
+    def moves(self, upstream: Float[ndarray, " N"], delta: float, sides: tuple[float, ...] = (1.0,)) -> list[Move]:
+        """Solve the perturbed ghost problem, with the same size of the perturbation on all sides.
 
         Newton's method with the system at the solution, which contracts by a factor of the order of ``delta`` per
-        step; without curved faces the first step is exact.
+        step; without curved faces the first step is exact. Where the solution would move so far that it bends by more
+        than one per cent, ``delta`` is made smaller.
 
         Raises
         ------
         NotUniqueError
             If the perturbed problem is unbounded: the solution is not unique along the upstream gradient.
         """
-        for _ in range(12):
-            found = self._move(upstream, delta)
-            if found is not None:
+        system, n = self.system(), self.point.size
+        right = np.concatenate([-upstream, np.zeros(self.faces.size)])
+        first, residual = system.solve(right)
+        if not residual <= 1e-5:
+            raise NotUniqueError("the solution is not unique along the upstream gradient")
+        if not self.faces.curved:
+            rows, nothing = self.row_multipliers(first[n:]), np.zeros(self.slack.size)
+            return [
+                Move(side * delta, side * delta * first[:n], side * delta * rows, nothing) for side in sides
+            ]
+        for _ in range(40):
+            found, shorter = [], 1.0
+            for side in sides:
+                move, factor = self._move(upstream, side * delta, side * delta * first)
+                found.append(move)
+                shorter = min(shorter, factor)
+            if shorter == 1.0:
                 return found
-            delta *= 0.5  # outside the reach of the linearisation
+            delta *= shorter
         raise NotUniqueError("the ghost problem has no solution near the solution of the inner problem")
 
-    def _move(self, upstream: Float[ndarray, " N"], delta: float) -> Move | None:
-        system, n = self.system(), self.point.size
-        push = delta * upstream
-        right = np.concatenate([-push, np.zeros(self.faces.size)])
-        found = system.solve(right)
-        size = float(np.abs(push).max(initial=0.0))
-        residual = float(np.abs(right - system.matrix @ found).max(initial=0.0))
-        if residual > 1e-5 * size:
-            raise NotUniqueError("the solution is not unique along the upstream gradient")
-        previous = np.inf
+    def _move(
+        self, upstream: Float[ndarray, " N"], delta: float, first: Float[ndarray, " size"]
+    ) -> tuple[Move | None, float]:
+        """The move, and by how much ``delta`` must be smaller: a power of two."""
+        system, n, found = self.system(), self.point.size, first
+        equations, push = self.equations(self.slack), delta * upstream
+        previous, longest = np.inf, float(np.abs(first[:n]).max(initial=0.0))
         for _ in range(60):
             step = found[:n]
             moved = -(self.program.matrix @ step)
             if not all(face.inside(self.slack[face.rows] + moved[face.rows]) for face in self.faces.curved):
-                return None
+                return None, 0.125
             turn = self.turned(moved)
-            if not self.faces.curved:
+            balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn + equations.T @ found[n:]
+            correction, _ = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
+            change = float(np.abs(correction[:n]).max())
+            if change > _BENT * longest and previous == np.inf:
+                return None, 0.5 ** max(1, min(10, int(np.ceil(np.log2(change / (_BENT * longest))))))
+            if change <= 1e-15 * longest or (change <= 1e-8 * longest and change > 0.5 * previous):
                 break
-            balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn
-            balance = balance + system.matrix[:n, n:] @ found[n:]
-            correction = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
-            change, reach = float(np.abs(correction[:n]).max()), float(np.abs(step).max(initial=0.0))
-            if change <= 1e-15 * reach or (change <= 1e-8 * reach and change > 0.5 * previous):
-                break
-            if not np.isfinite(change) or change > 0.7 * previous:
-                return None
+            if not change <= 0.7 * previous:
+                return None, 0.5
             found, previous = found + correction, change
         else:
-            return None
-        return Move(delta, found[:n], self.row_multipliers(found[n:]), turn)
+            return None, 0.5
+        return Move(delta, found[:n], self.row_multipliers(found[n:]), turn), 1.0
 
 
 def dense_move(ghost: Ghost, upstream: Float[ndarray, " N"]) -> Move:
@@ -289,7 +311,7 @@ def _newton(ghost: Ghost, max_iter: int = 12) -> tuple[tuple[Float[ndarray, " N"
         values = [slack[faces.flat], *(-face.value(slack[face.rows]) for face in faces.curved)]
         if faces.curved and step:
             system = _System(ghost.form(slack, multipliers), ghost.equations(slack))
-        found = system.solve(np.concatenate([-stationarity, *values]))
+        found, _ = system.solve(np.concatenate([-stationarity, *values]))
         if not np.isfinite(found).all():
             break
         point, flat = point + found[:n], flat + found[n : n + faces.flat.size]

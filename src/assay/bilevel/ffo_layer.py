@@ -46,7 +46,7 @@ class _Solve(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
         call = ctx.call
         call.upstream = upstream.detach().numpy().astype(float)
-        found = torch.from_numpy(call.gradients(call.upstream, call.delta))
+        found = torch.from_numpy(call.gradients(call.upstream, call.delta)[0])
         return *differentiable_once([found], upstream, ctx.saved_tensors), None, None
 
 

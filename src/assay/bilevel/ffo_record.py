@@ -101,42 +101,53 @@ class LayerRecord:
             columns["confirmed"].append(exact is not None)
         return {name: np.array(column, dtype=float) for name, column in columns.items()}
 
-    def gradients(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, "B p"]:
-        """Gradients by the parameter vectors."""
+    def gradients(
+        self, upstream: Float[ndarray, "B outputs"], delta: float | Float[ndarray, " B"]
+    ) -> tuple[Float[ndarray, "B p"], Float[ndarray, " B"]]:
+        """Gradients by the parameter vectors, and the sizes of the perturbations that were used."""
+        deltas = np.broadcast_to(delta, len(self.instances))
 
-        def of(instance: Instance) -> Float[ndarray, " p"]:
+        def of(instance: Instance) -> tuple[Float[ndarray, " p"], float]:
+            size = float(deltas[instance.index])
             direction = self.compiled.upstream(upstream[instance.index])
             if not direction.any() or not np.isfinite(direction).all():  # nothing to solve: 0 or nan
-                return np.full(self.compiled.n_parameters, 0.0 * direction.sum())
-            sides = (delta, -delta) if self.central else (delta,)
-            if self.resolve or _face_in_doubt(instance.ghost):
-                parts = [self._between_solutions(instance, direction, side) for side in sides]
-            elif self.central and not instance.ghost.faces.curved:
-                parts = [DataGradient.of_flat_move(*self._moved(instance, direction, delta))]
+                return np.full(self.compiled.n_parameters, 0.0 * direction.sum()), size
+            ghost, sides = instance.ghost, (1.0, -1.0) if self.central else (1.0,)
+            scale = ghost.program.scale
+            if self.resolve or _face_in_doubt(ghost):
+                moves = [self._between_solutions(instance, direction / scale, side * size) for side in sides]
             else:
-                parts = [DataGradient.of_move(*self._moved(instance, direction, side)) for side in sides]
-            return np.mean([self.compiled.to_parameters(part) for part in parts], axis=0)
+                moves = self._moved(instance, direction / scale, size, sides)
+            if self.central and not self.resolve and not ghost.faces.curved and ghost.faces.known:
+                parts = [DataGradient.of_flat_move(ghost.point, ghost.dual * scale, moves[0].times(scale))]
+            else:
+                parts = [DataGradient.of_move(ghost.point, ghost.dual * scale, move.times(scale)) for move in moves]
+            found = np.mean([self.compiled.to_parameters(part) for part in parts], axis=0)
+            return found, abs(moves[0].delta)
 
-        return np.stack(self.run(of, self.instances))
+        found, used = zip(*self.run(of, self.instances), strict=True)
+        return np.stack(found), np.array(used)
 
-    def _between_solutions(self, instance: Instance, direction: Float[ndarray, " N"], delta: float) -> DataGradient:
+    def _between_solutions(self, instance: Instance, direction: Float[ndarray, " N"], delta: float) -> Move:
         ghost = instance.ghost
         other = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True).ghost
-        return DataGradient.of_solutions(ghost.point, ghost.dual, other.point, other.dual, delta)
+        return Move(delta, other.point - ghost.point, other.dual - ghost.dual, np.zeros(ghost.dual.size))
 
     @staticmethod
     def _moved(
-        instance: Instance, direction: Float[ndarray, " N"], delta: float
-    ) -> tuple[Float[ndarray, " N"], Float[ndarray, " M"], Move]:
-        ghost = instance.ghost
+        instance: Instance, direction: Float[ndarray, " N"], delta: float, sides: tuple[float, ...]
+    ) -> list[Move]:
         try:
-            return ghost.point, ghost.dual, ghost.move(direction, delta)
+            return instance.ghost.moves(direction, delta, sides)
         except NotUniqueError as error:
             raise ValueError(f"variables must have unique solutions, got instance {instance.index}: {error}") from error
 
-    def gradient(self, upstream: Float[ndarray, "B outputs"], delta: float) -> Float[ndarray, " n"]:
-        """All gradients in a row."""
-        return self.gradients(upstream, delta)[:, :-1].ravel()  # the last entry belongs to the constant
+    def gradient(
+        self, upstream: Float[ndarray, "B outputs"], delta: float | Float[ndarray, " B"]
+    ) -> tuple[Float[ndarray, " n"], Float[ndarray, " B"]]:
+        """All gradients in a row, and the sizes of the perturbations that were used."""
+        found, used = self.gradients(upstream, delta)
+        return found[:, :-1].ravel(), used  # the last entry belongs to the constant
 
     def implicit_gradient(self, upstream: Float[ndarray, "B outputs"]) -> Float[ndarray, " n"]:
         """The same by implicit differentiation with a dense system."""
@@ -147,11 +158,12 @@ class LayerRecord:
                 raise ValueError(
                     f"check_gradient must have at most {_LARGEST_DENSE} unknowns, got {ghost.point.size} in cone form"
                 )
-            move = dense_move(ghost, self.compiled.upstream(row))
+            scale = ghost.program.scale
+            move, dual = dense_move(ghost, self.compiled.upstream(row) / scale).times(scale), ghost.dual * scale
             # The limit of the differences: terms of second order are left out.
             gradient = DataGradient(
                 move.step,
-                np.column_stack([move.turn + move.multipliers, ghost.dual]),
+                np.column_stack([move.turn + move.multipliers, dual]),
                 np.stack([ghost.point, move.step]),
                 -(move.turn + move.multipliers),
                 move.step[:, None],

@@ -10,7 +10,7 @@ of the squared sides of the layers. The damping :math:`\lambda` is shared betwee
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -156,7 +156,7 @@ class KroneckerFisher:
             "gradients": [g.clone() for g in self.gradients], "n_samples": self.n_samples, "n_updates": self.n_updates,
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Go on from what :meth:`state_dict` returned."""
         check_state(state, "kfac", {}, ("inputs", "gradients", "n_samples", "n_updates"))
         ours = [tuple(factor.shape) for factor in (*self.inputs, *self.gradients)]

@@ -163,7 +163,7 @@ class RunningFisher:
         """Everything that was learned."""
         return {"fisher": self.fisher, "state": self.ready().state_dict(), "forget": self._forget}
 
-    def load_state_dict(self, state: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+    def load_state_dict(self, state: Any, others: Sequence[str] = ()) -> None:
         """Go on from what :meth:`state_dict` returned; ``others`` are names that must be there too."""
         found = state.get("fisher") if isinstance(state, Mapping) else type(state).__name__
         if found != self.fisher:

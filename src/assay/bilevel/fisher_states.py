@@ -82,7 +82,7 @@ class FisherState(ABC):
         """Everything that was learned, as tensors and numbers."""
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Go on from what :meth:`state_dict` returned."""
 
     @abstractmethod
@@ -189,7 +189,7 @@ class AverageFisher(FisherState):
             "n_samples": self.n_samples, "trace": self._trace.clone(),
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+    def load_state_dict(self, state: Any) -> None:  # noqa: D102
         check_state(state, "average", {"matrix": self.matrix}, ("inverse", "images", "n_samples", "trace"))
         if state["inverse"] != self.inverse:
             raise ValueError("state must be of an average with a ridge where this one has a ridge, and without else")
@@ -254,7 +254,7 @@ class SmoothedFisher(FisherState):
             "kind": "smoothed", "matrix": self.matrix.clone(), "n_samples": self.n_samples, "n_updates": self.n_updates
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+    def load_state_dict(self, state: Any) -> None:  # noqa: D102
         check_state(state, "smoothed", {"matrix": self.matrix}, ("n_samples", "n_updates"))
         self.matrix.copy_(state["matrix"])
         self.n_samples, self.n_updates = int(state["n_samples"]), int(state["n_updates"])
@@ -328,7 +328,7 @@ class WindowFisher(FisherState):
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {"kind": "window", "matrix": self.ring.clone(), "n_samples": self.n_samples, "next": self._next}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+    def load_state_dict(self, state: Any) -> None:  # noqa: D102
         check_state(state, "window", {"matrix": self.ring}, ("n_samples", "next"))
         self.ring.copy_(state["matrix"])
         self.n_samples, self._next = int(state["n_samples"]), int(state["next"])

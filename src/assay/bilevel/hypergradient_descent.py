@@ -106,7 +106,7 @@ class NHGD:
         return self.hyper.n_outer
 
     def step(
-        self, inner_iter: Iterable[Any], outer_batch: Any = None, cross_batch: Any = None
+        self, inner_iter: Any, outer_batch: Any = None, cross_batch: Any = None
     ) -> dict[str, float | HypergradientReport]:
         """Make the inner steps and one outer step.
 
@@ -128,9 +128,13 @@ class NHGD:
 
         Raises
         ------
+        TypeError
+            If ``inner_iter`` is no iterable.
         ValueError
-            If there are not as many batches.
+            If there are not as many batches, or something is not finite: no outer step is made then.
         """
+        if not isinstance(inner_iter, Iterable) and not hasattr(inner_iter, "__getitem__"):
+            raise TypeError(f"inner_iter must be an iterable of batches, got {type(inner_iter).__name__}")
         started = time.perf_counter()
         losses = [self._inner_step(batch) for batch in islice(inner_iter, self.inner_steps)]
         if len(losses) < self.inner_steps:
@@ -199,8 +203,18 @@ class NHGD:
             "outer_opt": self.outer_opt.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned; the parameters have to be loaded by themselves."""
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from what :meth:`state_dict` returned; the parameters have to be loaded by themselves.
+
+        Raises
+        ------
+        ValueError
+            If it is not of this kind and size.
+        """
+        names = ("hypergradient", "inner_opt", "outer_opt")
+        missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
+        if missing:
+            raise ValueError(f"state must have {', '.join(missing)}")
         self.hyper.load_state_dict(state["hypergradient"])
         self.inner_opt.load_state_dict(state["inner_opt"])
         self.outer_opt.load_state_dict(state["outer_opt"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -90,7 +91,9 @@ class ParameterSet:
     def numbers(self, content: Any, name: str, where: str = "") -> Tensor:
         """A copy of what the user passes, finite, in the dtype and on the device of the tensors."""
         try:
-            found = content.detach() if isinstance(content, Tensor) else torch.as_tensor(content, device=self.device)
+            # Of an array a copy: torch warns of one that is read-only.
+            given = np.array(content) if isinstance(content, np.ndarray) else content
+            found = given.detach() if isinstance(given, Tensor) else torch.as_tensor(given, device=self.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name} must be real numbers, got {type(content).__name__}") from error
         if found.is_complex() or found.layout != torch.strided:

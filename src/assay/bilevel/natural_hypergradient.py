@@ -15,7 +15,6 @@ many samples there are; the certificate measures by how much.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from jaxtyping import Float
@@ -343,7 +342,7 @@ class NaturalHypergradient(ObservedDescent):
         """
         return super().state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Go on from what :meth:`state_dict` returned.
 
         Raises

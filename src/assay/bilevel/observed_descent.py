@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -189,7 +188,7 @@ class ObservedDescent:
         recent = [copy_of(batch) for batch in self._recent]
         return {**self._running.state_dict(), "n_outer": self.n_outer, "n_inner": self.n_inner, "recent": recent}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self._running.load_state_dict(state, ("n_outer", "n_inner", "recent"))
         self.n_outer, self.n_inner = int(state["n_outer"]), int(state["n_inner"])

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from assay.bilevel.ffo_faces import ActiveRule
+from assay.bilevel.ffo_faces import ActiveRule, strongest_independent
 from assay.bilevel.qp_batch import QPBatch
 from assay.bilevel.qp_ghost import EqualitySystem
 
@@ -55,14 +55,15 @@ class QPSolutions:
 def _limited(
     batch: QPBatch, index: int, active: Bool[ndarray, " m"], weight: Float[ndarray, " m"]
 ) -> tuple[Int[ndarray, " k"], bool]:
-    """Active rows, the strongest ones if there are more than can be independent; and whether that was so."""
+    """Active rows, the strongest independent ones if there are more than unknowns; and whether that was so."""
     found = np.flatnonzero(active)
-    if found.size + batch.n_equations <= batch.q.shape[1]:
+    n_equations = batch.n_equations
+    if found.size + n_equations <= batch.q.shape[1]:
         return found, False
-    room = batch.room(index)
-    if found.size <= room:
-        return found, False
-    return np.sort(found[np.argsort(-weight[found], kind="stable")[:room]]), True
+    rows = batch.rows(index)
+    picked = np.vstack([rows[:n_equations], rows[n_equations + found]])
+    kept = strongest_independent(picked, n_equations, weight[found])
+    return found[kept], kept.size < found.size
 
 
 def guessed(

@@ -172,11 +172,6 @@ class QPBatch:
         worst = [_size(sum(terms)) / force, _size(values[:, : b.shape[1]] - b) / reach, _size(both)]
         return np.maximum.reduce(worst), slack
 
-    def room(self, index: int) -> int:
-        """How many inequalities can be independent of the equations."""
-        rank = int(np.linalg.matrix_rank(self.rows(index)[: self.n_equations])) if self.n_equations else 0
-        return self.q.shape[1] - rank
-
 
 def _forms(Q: Float[ndarray, "*B n n"], eps: float) -> list[QuadraticForm]:
     if Q.ndim == 2:

@@ -155,12 +155,12 @@ class QPRecord:
         return systems[index]
 
     def gradients(
-        self, upstream: Float[ndarray, "B n"], delta: float, needed: tuple[bool, ...] = (True,) * 6
+        self, upstream: Float[ndarray, "B n"], delta: float | Float[ndarray, " B"], needed: tuple[bool, ...] = (True,) * 6
     ) -> list[Float[ndarray, " ..."] | None]:
         """Gradients by the six data, summed over the batch for those that it shares."""
         step, lam, nu = self.moves(upstream)
         # Central differences: the mean of both sides, in which the second-order term of Q cancels.
-        bend = 0.0 if self.central else 0.5 * delta
+        bend = 0.0 if self.central else 0.5 * np.broadcast_to(delta, len(step))[:, None]
         middle = self.solutions.points + bend * step
         return self._products(step, middle, lam, nu, needed)
 
@@ -186,9 +186,12 @@ class QPRecord:
             for make, shared, wanted in zip(makers, self.batch.shared, needed, strict=True)
         ]
 
-    def gradient(self, upstream: Float[ndarray, "B n"], delta: float) -> Float[ndarray, " k"]:
-        """All gradients in a row."""
-        return np.concatenate([np.ravel(part) for part in self.gradients(upstream, delta)])
+    def gradient(
+        self, upstream: Float[ndarray, "B n"], delta: float | Float[ndarray, " B"]
+    ) -> tuple[Float[ndarray, " k"], Float[ndarray, " B"]]:
+        """All gradients in a row, and the sizes of the perturbations."""
+        found = np.concatenate([np.ravel(part) for part in self.gradients(upstream, delta)])
+        return found, np.broadcast_to(delta, len(upstream))
 
     def implicit_gradient(self, upstream: Float[ndarray, "B n"]) -> Float[ndarray, " k"]:
         """The same by implicit differentiation with a dense system."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tokenize
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,19 +116,10 @@ def _has_transitions(path: Path) -> bool:
 
 
 def _markov_of(path: Path) -> Any:
-    import numpy as np
-
     from assay.games import MarkovGameModel
+    from assay.games.offline_files import read_archive
 
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > _LARGEST_FILE:
-        raise ValueError(f"{path.name}: arrays must have at most {_LARGEST_FILE} bytes, got {unpacked}")
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in ("P", "r", "horizon", "rho") if name in stored.files}
-    except (ValueError, EOFError, OSError, tokenize.TokenError, zlib.error, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path.name}: not an archive of arrays of numbers: {error}") from None
+    arrays = read_archive(path, ("P", "r", "horizon", "rho"), _LARGEST_FILE)
     horizon = arrays.get("horizon")
     if horizon is not None and (horizon.size != 1 or horizon.dtype.kind not in "iu"):
         raise ValueError(f"{path.name}: horizon must be an integer, got {horizon.tolist()!r}")

@@ -14,40 +14,69 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-__all__ = ["episodes_from_open_spiel", "read_npz_log", "read_table_log"]
+__all__ = ["episodes_from_open_spiel", "read_archive", "read_npz_log", "read_table_log"]
 
 _COLUMNS = ("h", "s", "a", "b", "r", "s_next")
 _MORE = ("horizon", "phi", "episode")
 _LARGEST = 2 << 30
+# What the readers of archives and tables raise when a file is damaged; objects, which would have to be unpickled, too.
+_DAMAGED = (
+    ValueError,
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_npz_log(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Arrays of a NumPy archive: the six columns, and ``horizon``, ``phi`` and ``episode`` where it has them."""
     file = _checked(path, ".npz")
+    stored = read_archive(file, (*_COLUMNS, *_MORE), _LARGEST)
+    missing = [name for name in _COLUMNS if name not in stored]
+    if missing:
+        raise ValueError(f"path must have the arrays {', '.join(_COLUMNS)}, got no {', '.join(missing)}: {file}")
+    return stored
+
+
+def read_archive(file: Path, names: Iterable[str], most_bytes: int) -> dict[str, np.ndarray]:
+    """Those arrays of a NumPy archive that have the given names; nothing is unpickled.
+
+    Parameters
+    ----------
+    file : Path
+        The archive.
+    names : iterable of str
+        Names of arrays.
+    most_bytes : int
+        Largest size of all arrays together that is read.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+
+    Raises
+    ------
+    ValueError
+        If it is no archive, damaged, or too large.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > _LARGEST:
-            raise ValueError(f"path must hold arrays of at most 2 GiB, got {unpacked} bytes: {file}")
-        with np.load(file, allow_pickle=False) as stored:
-            missing = [name for name in _COLUMNS if name not in stored.files]
-            if missing:
-                raise ValueError(
-                    f"path must have the arrays {', '.join(_COLUMNS)}, got no {', '.join(missing)}: {file}"
-                )
-            return {name: _numbers_of(stored, name, file) for name in (*_COLUMNS, *_MORE) if name in stored.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"path must be a NumPy archive, got one that is not: {file} ({error})") from error
-
-
-def _numbers_of(stored: Any, name: str, file: Path) -> np.ndarray:
-    try:
-        array = stored[name]
-    except (ValueError, tokenize.TokenError) as error:  # objects, which would have to be unpickled, or a damaged header
-        raise ValueError(f"{name} must be an array of numbers: {file} ({error})") from error
-    if not isinstance(array, np.ndarray):  # a member of the archive that is not in NumPy's format comes as bytes
-        raise ValueError(f"{name} must be an array in NumPy's format, got another kind of content: {file}")
-    return array
+        if unpacked <= most_bytes:
+            with np.load(file, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in names if name in stored.files}
+    except _DAMAGED as error:
+        raise ValueError(f"path must be a NumPy archive of numbers, got one that is not: {file} ({error})") from error
+    if unpacked > most_bytes:
+        raise ValueError(f"path must hold arrays of at most {most_bytes} bytes, got {unpacked} bytes: {file}")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # a member of the archive that is not in NumPy's format comes as bytes
+            raise ValueError(f"{name} must be an array in NumPy's format, got another kind of content: {file}")
+    return arrays
 
 
 def read_table_log(path: str | os.PathLike[str], suffix: str) -> dict[str, Any]:
@@ -58,7 +87,7 @@ def read_table_log(path: str | os.PathLike[str], suffix: str) -> dict[str, Any]:
             table = pd.read_csv(file, skipinitialspace=True)
         else:
             table = pd.read_parquet(file, engine="pyarrow")
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError, ValueError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"path must be a {suffix} table, got one that is not: {file} ({error})") from error
     if suffix == ".csv" and not isinstance(table.index, pd.RangeIndex):  # pandas would shift all columns
         raise ValueError(f"path must have rows of {table.shape[1]} cells as in the header, got longer ones: {file}")
