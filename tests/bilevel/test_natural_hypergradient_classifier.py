@@ -19,13 +19,13 @@ from assay.bilevel.hyper_cleaning import HyperCleaningClassifier, hold_out
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks([HyperCleaningClassifier(max_iter=5, inner_steps=4)])
+@parametrize_with_checks([HyperCleaningClassifier(max_iter=3, inner_steps=3)])
 def test_estimator_contract(estimator, check):
     check(estimator)
 
 
 def fast(**options):
-    return HyperCleaningClassifier(**({"max_iter": 15, "inner_steps": 5, "random_state": 0} | options))
+    return HyperCleaningClassifier(**({"max_iter": 8, "inner_steps": 5, "random_state": 0} | options))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_it_finds_wrong_labels_of_digits():
     given = y[:600].copy()
     redrawn = rng.random(600) < 0.5
     given[redrawn] = rng.integers(0, 10, redrawn.sum())
-    model = fast(max_iter=30, inner_steps=10).fit(X[:600], given, X_val=X[600:900], y_val=y[600:900])
+    model = fast(max_iter=25, inner_steps=10).fit(X[:600], given, X_val=X[600:900], y_val=y[600:900])
     assert np.mean((model.sample_weight_ > 0.5) == (given == y[:600])) > 0.85
     plain = LogisticRegression(max_iter=500).fit(X[:600], given)
     assert model.score(X[900:], y[900:]) > plain.score(X[900:], y[900:]) + 0.05
@@ -80,7 +80,7 @@ def test_pipeline_grid_search_pandas_and_strings(blobs):
     X, wrong, _, _ = blobs
     names = np.array(["a", "b", "c"])[wrong]
     frame = pd.DataFrame(X, columns=["left", "right"])
-    pipeline = make_pipeline(StandardScaler(), fast(max_iter=5))
+    pipeline = make_pipeline(StandardScaler(), fast(max_iter=3))
     search = GridSearchCV(pipeline, {"hypercleaningclassifier__alpha": [1e-4, 1e-2]}, cv=2).fit(frame, names)
     assert search.best_score_ > 0.5
     model = fast(max_iter=3).fit(frame, names)
@@ -138,7 +138,7 @@ def test_bad_parameters(blobs, options, error, message):
 def test_step_sizes_are_stable_with_any_ridge(blobs):
     X, wrong, X_val, y_val = blobs
     for alpha in (0.0, 1e6):
-        model = fast(alpha=alpha, max_iter=30).fit(X, wrong, X_val, y_val)
+        model = fast(alpha=alpha).fit(X, wrong, X_val, y_val)
         assert np.abs(model.coef_).max() < 10
         assert model.outer_loss_curve_[-1] < 1.2 * np.log(3)
 
@@ -155,8 +155,8 @@ def test_sample_order(blobs):
     """With whole batches it does not matter, and every weight stays with its sample."""
     X, wrong, X_val, y_val = blobs
     order = np.random.default_rng(0).permutation(200)
-    one = fast(max_iter=5, batch_size=1000).fit(X, wrong, X_val, y_val)
-    other = fast(max_iter=5, batch_size=1000).fit(X[order], wrong[order], X_val, y_val)
+    one = fast(max_iter=3, batch_size=1000).fit(X, wrong, X_val, y_val)
+    other = fast(max_iter=3, batch_size=1000).fit(X[order], wrong[order], X_val, y_val)
     np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-12)
     np.testing.assert_allclose(one.sample_weight_[order], other.sample_weight_, atol=1e-12)
 

@@ -69,7 +69,8 @@ def test_every_contender_descends(name):
     still = runs.run(runs.NOTHING, task, 1.0, every=1)
     assert len(still.seconds) == 2
     assert torch.equal(still.v.detach(), task.start)
-    for contender in (*runs.NATURAL, runs.CG, runs.NEUMANN, runs.SOBA, runs.UNROLLED, runs.IDENTITY):
+    small = runs.NATURAL if name == "ridge" else (runs.KFAC, runs.WINDOW)
+    for contender in (*small, runs.CG, runs.NEUMANN, runs.SOBA, runs.UNROLLED, runs.IDENTITY):
         found = runs.run(contender, task, task.rates[0], every=1)
         assert np.isfinite(found.outer_loss).all(), contender
         assert (found.v.detach() - task.start).norm() > 0, contender
@@ -143,8 +144,8 @@ def test_a_race_that_the_incumbent_does_not_finish(monkeypatch):
 
 
 def test_shift_error():
-    few, many = (np.mean([tasks.gaussian_shift_error(n, seed, dim=5) for seed in range(2)]) for n in (80, 800))
-    assert many < 0.7 * few
+    few, many = (np.mean([tasks.gaussian_shift_error(n, seed, dim=5) for seed in range(3)]) for n in (48, 768))
+    assert many < 0.5 * few
 
 
 @pytest.mark.parametrize("contender", [runs.KFAC, runs.SMOOTHED, runs.AVERAGE, runs.CG, study.CLEAN_ONLY])

@@ -46,7 +46,7 @@ def process(*arguments, **environment):
         (["--json", "list"], "error: No such option '--json'"),
         (["list", "games"], "error: Got unexpected extra argument (games); see: assay list --help"),
         (["games", "nonsense"], "error: No such command 'nonsense'; see: assay games --help"),
-        (["games", "solve"], "error: Missing argument 'PAYOFF'; see: assay games solve --help"),
+        (["games", "solve"], "error: Missing argument 'GAME'; see: assay games solve --help"),
         (["run", "probe/steady", "--workers", "0"], "error: Invalid value for '--workers': 0 is not in the range x>=1"),
     ],
 )

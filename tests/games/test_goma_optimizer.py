@@ -14,7 +14,7 @@ from assay.games.goma import goma
 from assay.games.goma_measurements import FieldMeasurements
 from assay.games.goma_optimizer import GOMA
 from assay.games.goma_schedule import PRESETS
-from assay.testing import check_optimizer, optimizer_checks
+from assay.testing import optimizer_checks
 
 ALL = pytest.mark.parametrize("preset", ["halpern", "paper", "explore", "stochastic"])
 DETERMINISTIC = ("halpern", "paper", "explore")
@@ -494,11 +494,10 @@ class TestContract:
         assert parameters_equal(net, again)
 
 
-@pytest.mark.parametrize("preset", ["halpern", "stochastic"])
 @pytest.mark.parametrize("name", [name for name, _ in optimizer_checks(GOMA) if name not in SLOW])
-def test_the_contract_of_optimizers(preset, name):
+def test_the_contract_of_optimizers(name):
     def factory(params, **options):
-        return GOMA(params, lr=0.5 if preset == "stochastic" else 0.05, preset=preset, **options)
+        return GOMA(params, lr=0.5, preset="stochastic", **options)
 
     check = dict(optimizer_checks(factory))[name]
     if name == "schedulers_drive_it":  # which it takes, but the pull to the anchor does not depend on the rate
@@ -508,14 +507,8 @@ def test_the_contract_of_optimizers(preset, name):
         assert not (check() or "").startswith("skipped")
 
 
-@pytest.mark.processes
-@ALL
-def test_the_contract_with_what_takes_long(preset):
-    report = check_optimizer(
-        lambda params, **options: GOMA(params, lr=0.05, preset=preset, **options),
-        expected_failures=["schedulers_drive_it"],
-    )
-    assert len(report.failures) == 1
+def test_a_compiled_step_is_the_step():
+    assert dict(optimizer_checks(lambda params: GOMA(params, lr=0.05)))["compiled_step"]() is None
 
 
 def test_the_state_does_not_grow_over_restarts():
@@ -563,6 +556,7 @@ class TestBadInput:
         assert torch.equal(dense.detach(), torch.ones(2))
         assert len(optimizer.state) == 0
 
+    @pytest.mark.filterwarnings("ignore:Sparse CSR")
     def test_compressed_rows_are_sparse_too(self):
         rows = torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), check_invariants=True)
         table = torch.nn.Parameter(rows)
@@ -584,7 +578,6 @@ class TestBadInput:
         good = optimizer.state_dict()
         for bad, match in (
             ({}, "param_groups"),
-            (3, "param_groups"),
             ({"param_groups": [3], "state": {}}, "param_groups"),
             ({"param_groups": good["param_groups"]}, "'state'"),
             ({**good, "param_groups": [{"preset": "halpern", "params": [0]}]}, "anchors, evaluating"),

@@ -120,3 +120,8 @@ def test_options_that_do_not_fit():
     idle = ImperfectRecallGame.from_polynomials([{(1, 0): 1.0}, {}], [[0, 1]], [0])
     with pytest.raises(ValueError, match="player must have a decision"):
         is_sos_concave(idle, 1)
+    for test in (is_sos_concave, is_sos_monotone):
+        with pytest.raises(TypeError):
+            test(3)
+        with pytest.raises(TypeError):
+            test(game, force=1)

@@ -15,6 +15,7 @@ from assay.games.imperfect_polynomials import (
     differentiate,
     eliminate_last,
     fix_variables,
+    listed,
     multiply,
     polynomial_degree,
     total,
@@ -241,3 +242,37 @@ def test_a_tree_of_every_combination_has_every_term():
     game = ImperfectRecallGame.from_tree(tree)
     for a, b in itertools.product((0, 1), repeat=2):
         assert game.utility(0, [np.eye(2)[a], np.eye(2)[b]]) == 1.0 + a + 4.0 * b
+
+
+@pytest.mark.parametrize(
+    "u, simplices, owner",
+    [
+        (3, [[0, 1]], [0]),
+        ([{(1, 0): 1.0}], 3, [0]),
+        ([{(1, 0): 1.0}], [0, 1], [0]),
+        ([{(1, 0): 1.0}], [[0.7, 1.2]], [0]),
+        ([{(1, 0): 1.0}], ["01"], [0]),
+        ([{(1, 0): 1.0}], [[0, 1]], 0),
+        ([{(1, 0): np.complex128(1)}], [[0, 1]], [0]),
+    ],
+)
+def test_arguments_of_other_types(u, simplices, owner):
+    with pytest.raises(TypeError):
+        ImperfectRecallGame.from_polynomials(u, simplices, owner)
+
+
+def test_lists_have_names():
+    with pytest.raises(TypeError, match="owner must be a list of players, got int"):
+        listed(3, "owner", "players")
+    with pytest.raises(TypeError, match="u must be a list of polynomials, got str"):
+        listed("01", "u", "polynomials")
+
+
+def test_coefficients_and_profiles_that_are_none():
+    with pytest.raises(ValueError, match="must be finite numbers of 64 bits"):
+        ImperfectRecallGame.from_polynomials([{(1, 0): 10**400}], [[0, 1]], [0])
+    game = ImperfectRecallGame.from_polynomials([{(1, 0): 1.0}], [[0, 1]], [0])
+    with pytest.raises(TypeError):
+        game.utility(0, None)
+    with pytest.raises(TypeError):
+        ImperfectRecallGame.from_openspiel("kuhn_poker", merge=3)

@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from assay.games import imperfect_relaxation
+from assay.games import imperfect_relaxation, imperfect_search
 from assay.games.imperfect_first_order import FirstOrderPoints
 from assay.games.imperfect_nash import find_nash
 from assay.games.imperfect_recall_game import ImperfectRecallGame
 from assay.games.imperfect_search import SelectVerifyCut
+from assay.games.sos_program import Multipliers, build_relaxation, check_refutation
 from assay.games.sos_solvers import ConicAnswer
 from assay.studies.games._imperfect_games import monotone_game, shootout, two_player_tree
 from assay.validation import ConvergenceWarning
@@ -201,3 +202,50 @@ def test_options_that_do_not_fit(options, match):
 def test_options_of_other_types(options):
     with pytest.raises(TypeError):
         find_nash(shootout(2.0), **options)
+
+
+def pennies(first, second):
+    u = {(1, 0, 1, 0): 1.0, (0, 1, 0, 1): 1.0, (1, 0, 0, 1): -1.0, (0, 1, 1, 0): -1.0}
+    payoffs = [{e: first * c for e, c in u.items()}, {e: -second * c for e, c in u.items()}]
+    return ImperfectRecallGame.from_polynomials(payoffs, [[0, 1], [2, 3]], [0, 1])
+
+
+@pytest.mark.parametrize("first, second", [(1e-8, 1e-8), (1e300, 1e300), (1e-320, 1e-320), (1e4, 1.0)])
+def test_payoffs_of_any_size_have_the_same_equilibrium(first, second):
+    answer = find_nash(pennies(first, second), tol=max(1e-5 * second, 1e-322))
+    assert answer.status == "equilibrium"
+    np.testing.assert_allclose(np.concatenate(answer.x), 0.5, atol=1e-3)
+
+
+def test_a_cut_that_does_not_move_the_point_ends_the_search():
+    with pytest.warns(ConvergenceWarning):
+        answer = find_nash(pennies(1e8, 1.0))  # 1e-5 is below what can be proved of 1e8
+    assert answer.status == "unresolved"
+    assert answer.n_cuts < 10
+
+
+def test_nobody_has_a_choice():
+    game = ImperfectRecallGame.from_polynomials([{(1,): 2.0}, {(1,): -3.0}], [[0]], [1])
+    answer = find_nash(game)
+    assert (answer.status, answer.complete, answer.certified) == ("equilibrium", True, True)
+    assert answer.values.tolist() == [2.0, -3.0]
+    assert answer.gains.tolist() == [0.0, 0.0]
+
+
+def test_games_too_large_are_refused_before_their_constraints_are_built(monkeypatch):
+    n = 36
+    u = {tuple(2 if t in (2 * i, 2 * j) else 0 for t in range(2 * n)): 1.0 for i in range(n) for j in range(i)}
+    game = ImperfectRecallGame.from_polynomials([u], [[2 * i, 2 * i + 1] for i in range(n)], [0] * n)
+    monkeypatch.setattr(imperfect_search, "first_order_conditions", lambda *arguments: pytest.fail("were built"))
+    with pytest.raises(ValueError, match="force=True"):
+        find_nash(game)
+    with pytest.raises(TypeError):
+        find_nash(pennies(1.0, 1.0), force="yes")
+
+
+def test_huge_multipliers_are_no_proof():
+    """Coefficients are known to 1e-16 of them: a constraint that fails by less proves nothing."""
+    program = build_relaxation({}, [{(1,): -1.0, (0,): -1e-15}], [], [1], 1)
+    grams = (np.diag([0.0, 0.0]), np.array([[1e15]]))
+    sized = Multipliers(-1.0, np.zeros(0), grams)
+    assert check_refutation(program, sized) > 0.5

@@ -366,3 +366,13 @@ def test_a_square_is_a_square():
     one = affine(1.0, [2.0, -1.0])
     square = multiply(one, one)
     assert total(square, scaled(square, -1.0)) == {}
+
+
+def test_cvxpy_problems_too_large_are_refused_before_they_are_built():
+    poly = {(2, *[0] * 39): 1.0}
+    with pytest.raises(ValueError, match=r"fit into half of the memory.*force=True"):
+        moment_problem(poly, order=6)
+    with pytest.raises(TypeError):
+        moment_problem(poly, order=1, force="yes")
+    with pytest.raises(TypeError):
+        moment_problem(poly, 3)

@@ -172,6 +172,16 @@ def test_scale_and_shift_of_payoffs():
         best = ex_ante_optimum(game, tol=tol)
         assert best.value == pytest.approx(factor * 4 / 3)
         assert best.status == "optimal"
+    for factor in (1e300, 1e-300, 1e-320):  # the inverse of the last one is infinite
+        game = ImperfectRecallGame.from_polynomials([{(1, 1): factor, (2, 0): factor / 4}], [[0, 1]], [0])
+        best = ex_ante_optimum(game, tol=max(1e-6 * factor, 1e-322))
+        assert best.value == pytest.approx(factor / 3, rel=1e-2 if factor == 1e-320 else 1e-6)
+        assert best.x[0][0] == pytest.approx(2 / 3, abs=1e-3)
+    for constant in (1e6, -1e6, 1e9):  # takes no digits from what can be decided
+        game = ImperfectRecallGame.from_polynomials([{**u, (0, 0): constant}], [[0, 1]], [0])
+        best = ex_ante_optimum(game)
+        assert best.status == "optimal"
+        assert constant + 4 / 3 <= best.upper_bound <= constant + 4 / 3 + 1e-6
     shifted = ImperfectRecallGame.from_polynomials([{**u, (0, 0): -10.0}], [[0, 1]], [0])
     assert ex_ante_optimum(shifted).value == pytest.approx(4 / 3 - 10)
 
@@ -214,7 +224,7 @@ def pentagon_task():
 
 def test_certificates_fail_when_the_proof_is_spoilt(pentagon_task):
     level = pentagon_task.problem.solve(2)
-    good = pentagon_task._certificates(level, 0.8, level.bound, 1e-6)
+    good = pentagon_task._certificates(level, 0.8, pentagon_task.upper(level.bound), 1e-6)
     assert all(certificate.holds for certificate in good)
     (gram,) = level.answer.multipliers.grams
     for spoilt, failing in ((gram - 0.1 * np.eye(len(gram)), {2, 3, 4}), (gram + 0.1 * np.eye(len(gram)), {3, 4})):
@@ -222,14 +232,14 @@ def test_certificates_fail_when_the_proof_is_spoilt(pentagon_task):
         answer = dataclasses.replace(level.answer, multipliers=multipliers)
         identity = sos_program.check_identity(level.program, multipliers)
         bad = dataclasses.replace(level, answer=answer, identity=identity)
-        certificates = pentagon_task._certificates(bad, 0.8, bad.bound, 1e-6)
+        certificates = pentagon_task._certificates(bad, 0.8, pentagon_task.upper(bad.bound), 1e-6)
         assert {i for i, certificate in enumerate(certificates) if not certificate.holds} >= failing | {0}
 
 
 def test_certificates_fail_when_the_value_is_wrong(pentagon_task):
     level = pentagon_task.problem.solve(2)
-    low = pentagon_task._certificates(level, 0.7, level.bound, 1e-6)
-    high = pentagon_task._certificates(level, 0.9, level.bound, 1e-6)
+    low = pentagon_task._certificates(level, 0.7, pentagon_task.upper(level.bound), 1e-6)
+    high = pentagon_task._certificates(level, 0.9, pentagon_task.upper(level.bound), 1e-6)
     assert [certificate.holds for certificate in low][:2] == [False, True]
     assert [certificate.holds for certificate in high][:2] == [True, False]
 
@@ -363,3 +373,29 @@ def test_the_result_becomes_json():
     content = ex_ante_optimum(driver(2).game).to_dict()
     assert content["status"] == "optimal"
     assert content["x"][0] == pytest.approx([2 / 3, 1 / 3], abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bound_is_above_a_fine_grid(seed):
+    rng = np.random.default_rng(seed)
+    u = {
+        (i, j, k, m): float(rng.standard_normal())
+        for i, j, k, m in itertools.product(range(2), range(3), range(3), (0,))
+    }
+    game = ImperfectRecallGame.from_polynomials([u], [[0, 1], [2, 3]], [0, 0])
+    best = ex_ante_optimum(game)
+    p, q = np.meshgrid(np.linspace(0, 1, 201), np.linspace(0, 1, 201))
+    values = sum(c * p**i * (1 - p) ** j * q**k * (1 - q) ** m for (i, j, k, m), c in u.items())
+    assert values.max() <= best.upper_bound
+    assert values.max() >= best.value - 1e-3
+    assert best.status == "optimal"
+
+
+def test_powers_that_leave_no_digits_or_too_many_terms_are_refused_before_they_are_built():
+    high = ImperfectRecallGame.from_polynomials([{(0, 3000): 1.0}], [[0, 1]], [0])
+    with pytest.raises(ValueError, match="smaller powers of the last actions"):
+        ex_ante_optimum(high)
+    n = 60
+    wide = ImperfectRecallGame.from_polynomials([{(0, 1) * n: 1.0}], [[2 * i, 2 * i + 1] for i in range(n)], [0] * n)
+    with pytest.raises(ValueError, match=r"fit into half of the memory.*without the last actions"):
+        ex_ante_optimum(wide)

@@ -407,7 +407,7 @@ class TestEnvironment:
         from gymnasium.utils.env_checker import check_env
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it has no spec, since it is not registered
+            warnings.simplefilter("ignore")  # about not being registered
             check_env(env)
 
     def test_an_episode(self, env):

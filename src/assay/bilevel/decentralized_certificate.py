@@ -134,6 +134,8 @@ def judge_run(
     """
     pl = Assumption("sigma f + g satisfies the Polyak-Lojasiewicz inequality for small sigma", None)
     order = Assumption("the bias is of an order of at least 1/2 in sigma: halvings agree", stationarity.is_in_order)
+    if not math.isfinite(allowed):  # an infinite start promises nothing
+        allowed = math.nan
     promises = [
         Certificate(
             "squared norm of the hypergradient at the mean x, with the bias of the penalty",

@@ -62,7 +62,8 @@ class NodeStates:
         if self.trackers is None:
             return math.nan
         off = network.mean(self.trackers) - network.mean(self.estimators)
-        return float(abs(off).max()) / max(math.sqrt(self.size(network)), scale, np.finfo(float).tiny)
+        size = max(math.sqrt(self.size(network)), scale, np.finfo(float).tiny)
+        return float(abs(off).max()) / size if size < math.inf else math.nan
 
     def motion_error(self, network: Any, moved: Stack, steps: Vector) -> float:
         """By how much the mean state does not move by ``steps`` times the mean estimator, relative to the states."""

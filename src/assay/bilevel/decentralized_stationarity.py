@@ -175,7 +175,8 @@ def least_pl_ratio(
 ) -> float:
     """Least ratio of the squared gradient to twice the excess of the lower loss, on the way down from some points.
 
-    A way that ends in a stationary point above another one has a ratio near 0 there.
+    A way that ends in a stationary point above another one has a ratio near 0 there. Infinite where all points are as
+    low as the lowest one, nan where a loss is not finite.
     """
     slopes, heights = [], []
 
@@ -187,6 +188,8 @@ def least_pl_ratio(
 
     for start in starts:
         seen(_descend(seen, start, settings.gamma_z, settings))
+    if not np.isfinite([*slopes, *heights]).all():
+        return math.nan
     excess = np.array(heights) - min(heights)
     far = excess > _SAME_LOSS * max(excess.max(), np.finfo(float).tiny)
     far &= excess > 1e-13 * (1.0 + abs(min(heights)))

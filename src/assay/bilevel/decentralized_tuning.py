@@ -2,7 +2,7 @@ r"""Two uses of decentralised bilevel optimisation: a penalty for every feature,
 
 Nodes hold labelled rows, some of them for training, the others for validation. Below, weights are fitted to the
 training rows; above, the shared hyper-parameters are fitted to the validation rows. Rows are dealt to the nodes in
-turns, kept in one array with a leading axis over nodes, and never leave their node.
+turns and never leave their node.
 """
 
 from __future__ import annotations
@@ -17,43 +17,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from assay.bilevel.decentralized_losses import BatchedLoss
+from assay.bilevel.decentralized_rows import NodeRows, as_labels, deal_out, row_sampler
 from assay.validation import as_float_array, as_generator, check_integer, check_real
 
 __all__ = ["TuningProblem", "gate_pruning_problem", "ridge_tuning_problem"]
 
 Rows = Int[np.ndarray, "nodes 2 batch"] | None
-
-
-@dataclass(frozen=True, eq=False)
-class NodeRows:
-    """Labelled rows of all nodes; nodes with fewer rows than others have rows of weight 0 at the end.
-
-    Parameters
-    ----------
-    features : numpy.ndarray of shape (K, rows, features)
-        The rows.
-    labels : numpy.ndarray of shape (K, rows)
-        Numbers of classes.
-    weights : numpy.ndarray of shape (K, rows)
-        They sum to 1 at every node.
-    """
-
-    features: Float[np.ndarray, "nodes rows features"]
-    labels: Int[np.ndarray, "nodes rows"]
-    weights: Float[np.ndarray, "nodes rows"]
-
-    @property
-    def counts(self) -> Int[np.ndarray, " nodes"]:
-        """Rows of every node."""
-        return (self.weights > 0.0).sum(axis=1)
-
-    def chosen(self, rows: Int[np.ndarray, "nodes batch"] | None) -> NodeRows:
-        """A batch, of which all rows have the same weight; all rows for None."""
-        if rows is None:
-            return self
-        nodes = np.arange(len(rows))[:, None]
-        even = np.full(rows.shape, 1.0 / rows.shape[1])
-        return NodeRows(self.features[nodes, rows], self.labels[nodes, rows], even)
+Stacked = Float[np.ndarray, "nodes _"]
+Answer = tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +41,8 @@ class TuningProblem:
         ``sampler(rng)`` draws batches of training and validation rows, with repetition, for every node.
     logits : callable
         ``logits(x, y, features)`` of shape (rows, classes), from vectors ``x`` and ``y``.
+    n_features, n_classes : int
+        Columns of rows and of logits.
     """
 
     f: BatchedLoss
@@ -78,6 +51,8 @@ class TuningProblem:
     y0: Float[np.ndarray, " dy"] | Float[Tensor, " dy"]
     sampler: Callable[[np.random.Generator], np.ndarray]
     logits: Callable[..., np.ndarray]
+    n_features: int
+    n_classes: int
 
     def score(self, x: ArrayLike, y: ArrayLike, features: ArrayLike, labels: ArrayLike) -> tuple[float, float]:
         """Cross-entropy and accuracy on rows that no node has.
@@ -85,19 +60,61 @@ class TuningProblem:
         Parameters
         ----------
         x, y : array_like of shape (d_x,) and (d_y,)
-            Hyper-parameters and weights.
+            Hyper-parameters and weights. An entry of ``x`` may be minus infinity: no penalty, or a closed gate.
         features : array_like of shape (n, features)
             Test rows.
         labels : array_like of shape (n,)
             Their classes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is not of its shape, or a label not a class of the problem.
         """
+        x, y = (array.detach().cpu().numpy() if isinstance(array, Tensor) else np.asarray(array) for array in (x, y))
+        closed = np.asarray(x == -np.inf)
+        point = np.where(closed, -np.inf, as_float_array(np.where(closed, 0.0, x) if closed.any() else x, "x", ndim=1))
+        weights = as_float_array(y, "y", ndim=1)
+        for name, vector, start in (("x", point, self.x0), ("y", weights, self.y0)):
+            if len(vector) != len(start):
+                raise ValueError(f"{name} must have {len(start)} entries, got {len(vector)}")
         rows = as_float_array(features, "features", ndim=2)
-        scores = self.logits(np.asarray(x, dtype=float), np.asarray(y, dtype=float), rows)
-        classes = _labels(labels, "labels", len(rows))
+        if rows.shape[1] != self.n_features:
+            raise ValueError(f"features must have {self.n_features} columns, got {rows.shape[1]}")
+        classes = as_labels(labels, "labels", len(rows), self.n_classes)
+        scores = self.logits(point, weights, rows)
         right = scores[np.arange(len(rows)), classes]
         top = scores.max(axis=1)
         losses = top + np.log(np.exp(scores - top[:, None]).sum(axis=1)) - right
         return float(losses.mean()), float((scores.argmax(axis=1) == classes).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class _RidgeLosses:
+    """Softmax regression with penalties ``exp(x)`` of the features, for arrays."""
+
+    train: NodeRows
+    validation: NodeRows
+    n_classes: int
+
+    def upper(self, x: Stacked, y: Stacked, batch: Rows) -> Answer:
+        data = self.validation.chosen(None if batch is None else batch[:, 1])
+        values, slopes = _cross_entropy(data, y, self.n_classes)
+        return values, (np.zeros_like(x), slopes)
+
+    def lower(self, x: Stacked, y: Stacked, batch: Rows) -> Answer:
+        data = self.train.chosen(None if batch is None else batch[:, 0])
+        values, slopes = _cross_entropy(data, y, self.n_classes)
+        penalties = np.exp(x)
+        coefficients = y.reshape(*x.shape, self.n_classes)
+        along_x = 0.5 * penalties * (coefficients**2).sum(axis=2)
+        along_y = slopes + (penalties[:, :, None] * coefficients).reshape(y.shape)
+        return values + along_x.sum(axis=1), (along_x, along_y)
+
+    def logits(
+        self, x: Float[np.ndarray, " dx"], y: Float[np.ndarray, " dy"], features: Float[np.ndarray, "n p"]
+    ) -> Float[np.ndarray, "n classes"]:
+        return features @ y.reshape(len(x), self.n_classes)
 
 
 def ridge_tuning_problem(
@@ -120,7 +137,7 @@ def ridge_tuning_problem(
     X_train, X_validation : array_like of shape (n, p)
         Rows, dealt to the nodes in turns.
     y_train, y_validation : array_like of shape (n,)
-        Classes 0, 1, ...
+        Classes 0, 1, ..., fewer than there are rows.
     n_nodes : int
         The number K of nodes.
     batch_size : int, default=32
@@ -142,7 +159,7 @@ def ridge_tuning_problem(
     Examples
     --------
     >>> import numpy as np
-    >>> from assay.bilevel.decentralized_tuning import ridge_tuning_problem
+    >>> from assay.bilevel import ridge_tuning_problem
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(40, 3))
     >>> labels = (X[:, 0] > 0).astype(int)
@@ -150,33 +167,63 @@ def ridge_tuning_problem(
     >>> problem.x0.shape, problem.y0.shape
     ((3,), (6,))
     """
-    train, validation, n_classes = _dealt(X_train, y_train, X_validation, y_validation, n_nodes)
+    train, validation, n_classes = deal_out(X_train, y_train, X_validation, y_validation, n_nodes)
     n_features = train.features.shape[2]
     x0 = check_real(x0, "x0")
-
-    def upper(x: np.ndarray, y: np.ndarray, batch: Rows) -> tuple:
-        values, slopes = _cross_entropy(validation.chosen(None if batch is None else batch[:, 1]), y, n_classes)
-        return values, (np.zeros_like(x), slopes)
-
-    def lower(x: np.ndarray, y: np.ndarray, batch: Rows) -> tuple:
-        values, slopes = _cross_entropy(train.chosen(None if batch is None else batch[:, 0]), y, n_classes)
-        penalties = np.exp(x)
-        coefficients = y.reshape(len(y), n_features, n_classes)
-        along_x = 0.5 * penalties * (coefficients**2).sum(axis=2)
-        along_y = slopes + (penalties[:, :, None] * coefficients).reshape(y.shape)
-        return values + along_x.sum(axis=1), (along_x, along_y)
-
-    def logits(x: np.ndarray, y: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features @ y.reshape(n_features, n_classes)
-
+    losses = _RidgeLosses(train, validation, n_classes)
     return TuningProblem(
-        f=BatchedLoss(upper, n_nodes),
-        g=BatchedLoss(lower, n_nodes),
+        f=BatchedLoss(losses.upper, n_nodes),
+        g=BatchedLoss(losses.lower, n_nodes),
         x0=np.full(n_features, x0),
         y0=np.zeros(n_features * n_classes),
-        sampler=_sampler(train, validation, batch_size),
-        logits=logits,
+        sampler=row_sampler(train, validation, batch_size),
+        logits=losses.logits,
+        n_features=n_features,
+        n_classes=n_classes,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _GateLosses:
+    """A network with one hidden layer and gates, for tensors."""
+
+    train: NodeRows
+    validation: NodeRows
+    shapes: tuple[tuple[int, int], ...]
+    cost: float
+
+    def forward(
+        self, x: Float[Tensor, "nodes dx"], y: Float[Tensor, "nodes dy"], features: Float[Tensor, "nodes n p"]
+    ) -> Float[Tensor, "nodes n classes"]:
+        sizes = [rows * columns for rows, columns in self.shapes]
+        first, bias, second, shift = (
+            part.reshape(len(y), *shape) for part, shape in zip(y.split(sizes, dim=1), self.shapes, strict=True)
+        )
+        hidden = torch.relu(torch.baddbmm(bias, features, first)) * torch.sigmoid(x)[:, None, :]
+        return torch.baddbmm(shift, hidden, second)
+
+    def cross_entropy(
+        self, data: NodeRows, x: Float[Tensor, "nodes dx"], y: Float[Tensor, "nodes dy"]
+    ) -> Float[Tensor, " nodes"]:
+        form = {"dtype": y.dtype, "device": y.device}
+        features, weights = (torch.as_tensor(array, **form) for array in (data.features, data.weights))
+        labels = torch.as_tensor(data.labels, device=y.device)
+        scores = torch.log_softmax(self.forward(x, y, features), dim=2)
+        return -(weights * scores.gather(2, labels[:, :, None])[:, :, 0]).sum(dim=1)
+
+    def upper(self, x: Float[Tensor, "nodes dx"], y: Float[Tensor, "nodes dy"], batch: Rows) -> Float[Tensor, " nodes"]:
+        data = self.validation.chosen(None if batch is None else batch[:, 1])
+        return self.cross_entropy(data, x, y) + self.cost * torch.sigmoid(x).sum(dim=1)
+
+    def lower(self, x: Float[Tensor, "nodes dx"], y: Float[Tensor, "nodes dy"], batch: Rows) -> Float[Tensor, " nodes"]:
+        return self.cross_entropy(self.train.chosen(None if batch is None else batch[:, 0]), x, y)
+
+    def logits(
+        self, x: Float[np.ndarray, " dx"], y: Float[np.ndarray, " dy"], features: Float[np.ndarray, "n p"]
+    ) -> Float[np.ndarray, "n classes"]:
+        tensors = (torch.as_tensor(array, dtype=torch.float64, device="cpu")[None] for array in (x, y, features))
+        with torch.no_grad():
+            return self.forward(*tensors)[0].numpy()
 
 
 def gate_pruning_problem(
@@ -204,7 +251,7 @@ def gate_pruning_problem(
     X_train, X_validation : array_like of shape (n, p)
         Rows, dealt to the nodes in turns.
     y_train, y_validation : array_like of shape (n,)
-        Classes 0, 1, ...
+        Classes 0, 1, ..., fewer than there are rows.
     n_nodes : int
         The number K of nodes.
     n_hidden : int, default=32
@@ -215,7 +262,7 @@ def gate_pruning_problem(
         Rows of each kind in a batch of a node.
     rng : None, int or numpy.random.Generator
         For the first weights.
-    dtype : torch.dtype, default=torch.float64
+    dtype : {torch.float64, torch.float32}
         Precision of the run.
 
     Returns
@@ -232,7 +279,7 @@ def gate_pruning_problem(
     Examples
     --------
     >>> import numpy as np
-    >>> from assay.bilevel.decentralized_tuning import gate_pruning_problem
+    >>> from assay.bilevel import gate_pruning_problem
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(40, 3))
     >>> labels = (X[:, 0] > 0).astype(int)
@@ -240,51 +287,30 @@ def gate_pruning_problem(
     >>> tuple(problem.x0.shape), tuple(problem.y0.shape)
     ((5,), (32,))
     """
-    train, validation, n_classes = _dealt(X_train, y_train, X_validation, y_validation, n_nodes)
+    train, validation, n_classes = deal_out(X_train, y_train, X_validation, y_validation, n_nodes)
     n_hidden = check_integer(n_hidden, "n_hidden", minimum=1)
     cost = check_real(cost, "cost", minimum=0.0)
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     random = as_generator(rng)
     n_features = train.features.shape[2]
     shapes = ((n_features, n_hidden), (1, n_hidden), (n_hidden, n_classes), (1, n_classes))
-    sizes = [rows * columns for rows, columns in shapes]
     start = np.concatenate(
         [
-            random.normal(size=size) * np.sqrt(2.0 / shape[0]) * (shape[0] > 1)
-            for shape, size in zip(shapes, sizes, strict=True)
+            random.normal(size=rows * columns) * np.sqrt(2.0 / rows) * (place % 2 == 0)  # biases are 0
+            for place, (rows, columns) in enumerate(shapes)
         ]
     )
-
-    def forward(x: Tensor, y: Tensor, features: Tensor) -> Tensor:
-        first, bias, second, shift = (
-            part.reshape(len(y), *shape) for part, shape in zip(y.split(sizes, dim=1), shapes, strict=True)
-        )
-        hidden = torch.relu(torch.baddbmm(bias, features, first)) * torch.sigmoid(x)[:, None, :]
-        return torch.baddbmm(shift, hidden, second)
-
-    def cross_entropy(data: NodeRows, x: Tensor, y: Tensor) -> Tensor:
-        features, weights = (torch.as_tensor(array).to(y) for array in (data.features, data.weights))
-        labels = torch.as_tensor(data.labels, device=y.device)
-        scores = torch.log_softmax(forward(x, y, features), dim=2)
-        return -(weights * scores.gather(2, labels[:, :, None])[:, :, 0]).sum(dim=1)
-
-    def upper(x: Tensor, y: Tensor, batch: Rows) -> Tensor:
-        data = validation.chosen(None if batch is None else batch[:, 1])
-        return cross_entropy(data, x, y) + cost * torch.sigmoid(x).sum(dim=1)
-
-    def lower(x: Tensor, y: Tensor, batch: Rows) -> Tensor:
-        return cross_entropy(train.chosen(None if batch is None else batch[:, 0]), x, y)
-
-    def logits(x: np.ndarray, y: np.ndarray, features: np.ndarray) -> np.ndarray:
-        tensors = (torch.as_tensor(array, dtype=torch.float64)[None] for array in (x, y, features))
-        return forward(*tensors)[0].numpy()
-
+    losses = _GateLosses(train, validation, shapes, cost)
     return TuningProblem(
-        f=BatchedLoss(upper, n_nodes),
-        g=BatchedLoss(lower, n_nodes),
+        f=BatchedLoss(losses.upper, n_nodes),
+        g=BatchedLoss(losses.lower, n_nodes),
         x0=torch.zeros(n_hidden, dtype=dtype),
         y0=torch.as_tensor(start, dtype=dtype),
-        sampler=_sampler(train, validation, batch_size),
-        logits=logits,
+        sampler=row_sampler(train, validation, batch_size),
+        logits=losses.logits,
+        n_features=n_features,
+        n_classes=n_classes,
     )
 
 
@@ -302,52 +328,3 @@ def _cross_entropy(
     nodes, rows = np.indices(data.labels.shape, sparse=True)
     chances[nodes, rows, data.labels] -= data.weights
     return values, np.matmul(data.features.transpose(0, 2, 1), chances).reshape(y.shape)
-
-
-def _sampler(train: NodeRows, validation: NodeRows, batch_size: int) -> Callable[[np.random.Generator], np.ndarray]:
-    batch_size = check_integer(batch_size, "batch_size", minimum=1)
-    counts = np.stack([train.counts, validation.counts], axis=1)[:, :, None]
-
-    def sampler(rng: np.random.Generator) -> np.ndarray:
-        return (rng.random((*counts.shape[:2], batch_size)) * counts).astype(np.int64)
-
-    return sampler
-
-
-def _dealt(
-    X_train: ArrayLike, y_train: ArrayLike, X_validation: ArrayLike, y_validation: ArrayLike, n_nodes: int
-) -> tuple[NodeRows, NodeRows, int]:
-    n_nodes = check_integer(n_nodes, "n_nodes", minimum=1)
-    named = {"train": (X_train, y_train), "validation": (X_validation, y_validation)}
-    tables = {}
-    for name, (features, labels) in named.items():
-        rows = as_float_array(features, f"X_{name}", ndim=2)
-        tables[name] = rows, _labels(labels, f"y_{name}", len(rows))
-        if len(rows) < n_nodes:
-            raise ValueError(f"X_{name} must have a row for each of the {n_nodes} nodes, got {len(rows)}: "
-                             f"node {len(rows)} would have empty data")  # fmt: skip
-    widths = [rows.shape[1] for rows, _ in tables.values()]
-    if widths[0] != widths[1]:
-        raise ValueError(f"X_train and X_validation must have the same features, got {widths[0]} and {widths[1]}")
-    n_classes = 1 + max(int(labels.max()) for _, labels in tables.values())
-    return _deal(*tables["train"], n_nodes), _deal(*tables["validation"], n_nodes), n_classes
-
-
-def _deal(features: Float[np.ndarray, "n features"], labels: Int[np.ndarray, " n"], n_nodes: int) -> NodeRows:
-    """Row ``i`` to node ``i`` modulo the number of nodes."""
-    n = len(features)
-    longest = -(-n // n_nodes)
-    order = np.arange(longest * n_nodes).reshape(longest, n_nodes).T
-    weights = (order < n).astype(float)
-    weights /= weights.sum(axis=1, keepdims=True)
-    order = np.minimum(order, n - 1)
-    return NodeRows(features[order], labels[order], weights)
-
-
-def _labels(labels: ArrayLike, name: str, n: int) -> Int[np.ndarray, " n"]:
-    numbers = as_float_array(labels, name, ndim=1)
-    if len(numbers) != n:
-        raise ValueError(f"{name} must have a class for each of the {n} rows, got {len(numbers)}")
-    if (numbers != np.round(numbers)).any() or numbers.min() < 0:
-        raise ValueError(f"{name} must have classes 0, 1, ..., got {numbers[(numbers % 1 != 0) | (numbers < 0)][0]:g}")
-    return numbers.astype(np.int64)

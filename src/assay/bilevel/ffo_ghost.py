@@ -36,30 +36,30 @@ class NotUniqueError(ValueError):
 class _System:
     """The symmetric system of a quadratic form and equations, factorised with a small shift.
 
-    The form is divided by its largest entry and equations by their norms. The shift makes the system invertible
+    Rows and columns are scaled so that their largest entries are about 1. The shift makes the system invertible
     whatever the rank of the equations; refinement takes it out again, and finds a solution whenever there is one.
     """
 
     def __init__(self, form: sp.sparray, equations: sp.sparray):
         n, e = form.shape[0], equations.shape[0]
-        norms = np.sqrt(equations.power(2).sum(axis=1))
-        norms = np.where(norms > 0, norms, 1.0)
-        scale = float(np.abs(form.data).max(initial=0.0)) or 1.0
-        rows = sp.csr_array(sp.diags_array(1.0 / norms) @ equations)
-        self._matrix = (sp.block_array([[form / scale, rows.T], [rows, None]]) if e else form / scale).tocsr()
-        self._units = np.concatenate([np.full(n, 1.0 / scale), 1.0 / norms])
-        self._sizes = np.concatenate([np.ones(n), scale / norms])
+        matrix = (sp.block_array([[form, equations.T], [equations, None]]) if e else form).tocoo()
+        self._scales = _equilibrating(matrix)
+        rows, columns = matrix.coords
+        entries = matrix.data * self._scales[rows] * self._scales[columns]
+        self._matrix = sp.csr_array((entries, (rows, columns)), shape=matrix.shape)
         shift = np.concatenate([np.full(n, 1e-9), np.full(e, -1e-9)])
-        shifted = (self._matrix + sp.diags_array(shift)).tocsc()
-        if n + e <= _SMALL or shifted.nnz > _DENSITY * (n + e) ** 2:
-            factor = scipy.linalg.lu_factor(shifted.toarray(), check_finite=False)
+        if n + e <= _SMALL or matrix.nnz > _DENSITY * (n + e) ** 2:
+            shifted = self._matrix.toarray()
+            shifted[np.diag_indices(n + e)] += shift
+            factor = scipy.linalg.lu_factor(shifted, check_finite=False)
             self._solve = lambda right: scipy.linalg.lu_solve(factor, right, check_finite=False)
         else:
+            shifted = (self._matrix + sp.diags_array(shift)).tocsc()
             self._solve = sp.linalg.splu(shifted, permc_spec="COLAMD").solve
 
     def solve(self, right: Float[ndarray, " size"], steps: int = 30) -> tuple[Float[ndarray, " size"], float]:
         """A solution and its relative residual, refined until that is at rounding level or no longer falls."""
-        right = right * self._units
+        right = right * self._scales
         found = self._solve(right)
         size = float(np.abs(right).max(initial=0.0)) or 1.0
         best, least = found, np.inf
@@ -73,7 +73,18 @@ class _System:
             if worst <= 1e-15 * size:
                 break
             found = found + self._solve(residual)
-        return best * self._sizes, least / size
+        return best * self._scales, least / size
+
+
+def _equilibrating(matrix: sp.coo_array, passes: int = 4) -> Float[ndarray, " size"]:
+    """Scales of rows and columns of a symmetric matrix after which their largest entries are about 1."""
+    scales, entries = np.ones(matrix.shape[0]), np.abs(matrix.data)
+    rows, columns = matrix.coords
+    for _ in range(passes):
+        largest = np.zeros(scales.size)
+        np.maximum.at(largest, rows, entries * scales[rows] * scales[columns])
+        scales /= np.sqrt(np.where(largest > 0, largest, 1.0))
+    return scales
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +213,8 @@ class Ghost:
         """The move, and by how much ``delta`` must be smaller: a power of two."""
         system, n, found = self.system(), self.point.size, first
         equations, push = self.equations(self.slack), delta * upstream
-        previous, longest = np.inf, float(np.abs(first[:n]).max(initial=0.0))
+        longest, force = (float(np.abs(part).max(initial=0.0)) for part in (first[:n], push))
+        previous = np.inf
         for _ in range(60):
             step = found[:n]
             moved = -(self.program.matrix @ step)
@@ -211,17 +223,20 @@ class Ghost:
             turn = self.turned(moved)
             balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn + equations.T @ found[n:]
             correction, _ = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
-            change = float(np.abs(correction[:n]).max())
-            if change > _BENT * longest and previous == np.inf:
-                return None, 0.5 ** max(1, min(10, int(np.ceil(np.log2(change / (_BENT * longest))))))
-            if change <= 1e-15 * longest or (change <= 1e-8 * longest and change > 0.5 * previous):
-                break
-            if not change <= 0.7 * previous:
+            change = max(
+                float(np.abs(correction[:n]).max()) / (longest or 1.0),
+                float(np.abs(equations.T @ correction[n:]).max(initial=0.0)) / force,
+            )
+            if previous == np.inf and change > _BENT:
+                return None, 0.5 ** max(1, min(10, int(np.ceil(np.log2(change / _BENT)))))
+            if not change <= max(0.7 * previous, 1e-8):
                 return None, 0.5
-            found, previous = found + correction, change
-        else:
-            return None, 0.5
-        return Move(delta, found[:n], self.row_multipliers(found[n:]), turn), 1.0
+            found = found + correction
+            if change <= 1e-15 or (change <= 1e-8 and change > 0.5 * previous):
+                turn = self.turned(-(self.program.matrix @ found[:n]))
+                return Move(delta, found[:n], self.row_multipliers(found[n:]), turn), 1.0
+            previous = change
+        return None, 0.5
 
 
 def dense_move(ghost: Ghost, upstream: Float[ndarray, " N"]) -> Move:

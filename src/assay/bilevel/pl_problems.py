@@ -333,7 +333,7 @@ def _with_noise(
 
 def _alone(
     loss: Loss, x: Float[np.ndarray, " dx"], y: Float[np.ndarray, " dy"], batch: Float[np.ndarray, "2 _"] | None
-) -> Answer:
+) -> tuple[np.float64, tuple[np.ndarray, np.ndarray]]:
     """The loss of a single node as a function of vectors."""
     values, (grad_x, grad_y) = loss(x[None], y[None], None if batch is None else batch[None])
     return values[0], (grad_x[0], grad_y[0])

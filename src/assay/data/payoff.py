@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -168,7 +169,7 @@ def _read_npz(file: Path, max_bytes: int) -> np.ndarray:
             _check_size(file, member.file_size, max_bytes, "unpacked bytes")
             with archive.open(member) as stream:
                 return _load_npy(file, stream, member.file_size, max_bytes)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{file.name}: not a NumPy archive ({error})") from None
 
 
@@ -178,7 +179,7 @@ def _load_npy(file: Path, stream: BinaryIO, size: int, max_bytes: int) -> np.nda
         version = np.lib.format.read_magic(stream)
         read_header = {(1, 0): np.lib.format.read_array_header_1_0}.get(version, np.lib.format.read_array_header_2_0)
         shape, fortran_order, dtype = read_header(stream)
-    except (ValueError, TypeError, KeyError, SyntaxError, EOFError) as error:
+    except (ValueError, TypeError, KeyError, SyntaxError, EOFError, tokenize.TokenError) as error:
         raise ValueError(f"{file.name}: not a NumPy array file ({error})") from None
     if dtype.hasobject:
         raise ValueError(f"{file.name}: the array holds Python objects, which are not unpickled")

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.optimize import least_squares
 
 from assay.games.imperfect_ascent import project_strategies
-from assay.games.imperfect_polynomials import CompiledPolynomial
+from assay.games.imperfect_polynomials import CompiledPolynomial, Polynomial, scaled
 from assay.games.imperfect_recall_game import ImperfectRecallGame
 
 __all__ = ["FirstOrderPoints"]
@@ -28,14 +28,15 @@ class FirstOrderPoints:
     Parameters
     ----------
     game : ImperfectRecallGame
-        The game; payoffs are in units of the largest one.
+        The game; payoffs of each player are in units of the largest one of all, or of his own coefficients where
+        these are smaller.
     """
 
     def __init__(self, game: ImperfectRecallGame):
         self.game = game
         self.blocks = tuple(len(simplex) - 1 for simplex in game.simplices)
         self.dim = sum(self.blocks)
-        self.payoffs = [CompiledPolynomial(one, self.dim) for one in game.reduced]
+        self.payoffs = [CompiledPolynomial(_without_scale(one), self.dim) for one in game.reduced]
 
     def polished(self, point: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
         """A nearby point that satisfies the first-order conditions to more digits, if there is one."""
@@ -84,3 +85,9 @@ class FirstOrderPoints:
         """Violation of the first-order conditions: the best action at one information set against the mixture."""
         profile = self.game.profile(point)
         return max(float(slope.max() - row @ slope) for row, slope in zip(profile, self.slopes(point), strict=True))
+
+
+def _without_scale(payoff: Polynomial) -> dict[tuple[int, ...], float]:
+    """A payoff with a largest coefficient of at least 1, its constant aside."""
+    largest = max((abs(c) for exponent, c in payoff.items() if any(exponent)), default=1.0)
+    return scaled(payoff, 1.0 / min(1.0, largest))

@@ -33,6 +33,7 @@ def find_nash(
     rng: Any = 0,
     *,
     solver: str = "auto",
+    force: bool = False,
     callback: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> NashResult:
     r"""Nash equilibrium in behavioural strategies, or a proof that there is none.
@@ -57,6 +58,8 @@ def find_nash(
         For the random quadratic.
     solver : {"auto", "clarabel", "cvxopt", "scs"}, default="auto"
         Conic solver that is asked first.
+    force : bool, default=False
+        Whether to try what may not fit into memory.
     callback : callable, optional
         Called after each selection with a dict of the columns of ``history``. Return True to stop.
 
@@ -113,13 +116,14 @@ def find_nash(
     tol = check_real(tol, "tol", above=0.0)
     max_order = check_integer(max_order, "max_order", minimum=1)
     max_cuts = check_integer(max_cuts, "max_cuts", minimum=0)
-    if not isinstance(all_equilibria, bool | np.bool_):
-        raise TypeError(f"all_equilibria must be True or False, got {all_equilibria!r}")
+    for name, flag in (("all_equilibria", all_equilibria), ("force", force)):
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{name} must be True or False, got {flag!r}")
     check_choice(solver, "solver", SOLVERS)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be None or a function of one row of the history, got {callback!r}")
     rng = as_generator(rng)
-    search = SelectVerifyCut(game, tol, max_order, max_cuts, bool(all_equilibria), rng, solver, callback)
+    search = SelectVerifyCut(game, tol, max_order, max_cuts, bool(all_equilibria), rng, solver, callback, bool(force))
     result = search.run()
     if result.status == "unresolved":
         reached = float(result.gains.max()) if len(result.x) else math.nan

@@ -32,6 +32,9 @@ _FURTHER_ORDERS = 2
 # How far below its bound a value may be said to be above it by rounding.
 _ROUNDING = 1e-7
 
+_EPSILON = float(np.finfo(np.float64).eps)
+_SMALLEST = float(np.finfo(np.float64).tiny)
+
 _GAP = "proved bound on all strategies minus the payoff of the returned one"
 
 
@@ -112,6 +115,15 @@ class OwnStrategies:
         own = [k for j in game.infosets_of(player) for k in game.free_variables[j]]
         values = {k: float(free[k]) for k in range(len(free)) if k not in set(own)}
         payoff = fix_variables(game.reduced[player], values, own)
+        # A constant, or a payoff that is small next to those of other players, must not take digits from what matters.
+        constant = payoff.pop((0,) * len(own), 0.0)
+        largest = min(1.0, max(map(abs, payoff.values()), default=1.0))
+        if self.scale * largest < _SMALLEST:
+            largest = 1.0
+        payoff = {e: c / largest for e, c in payoff.items()}
+        self.shift = self.scale * constant
+        self.rounding = _EPSILON * self.scale * sum(map(abs, game.reduced[player].values()))
+        self.scale *= largest
         seen = {k for exponent in payoff for k, power in zip(own, exponent, strict=True) if power}
         self.infosets = [j for j in game.infosets_of(player) if seen.intersection(game.free_variables[j])]
         kept = [k for j in self.infosets for k in game.free_variables[j]]
@@ -134,6 +146,10 @@ class OwnStrategies:
             answer[j] = row / row.sum()
             at += size
         return tuple(answer)
+
+    def upper(self, bound: float) -> float:
+        """A bound in payoff units, with what rounding of the coefficients may cost."""
+        return self.scale * bound + self.shift + self.rounding
 
     def orders(self, order: int | None, max_order: int | None) -> range:
         """Orders to try."""
@@ -187,12 +203,12 @@ class OwnStrategies:
                 best, bound, rank, flat = level, level.bound, extraction.rank, extraction.flat
             value = self.game.utility(self.player, self.full(found[0]))
             size = level.program.side, len(level.program.basis)
-            row = (d, self.scale * level.bound, value, extraction.rank, *size, level.seconds)
+            row = (d, self.upper(level.bound), value, extraction.rank, *size, level.seconds)
             rows.append(
                 dict(zip(("order", "upper_bound", "value", "rank", "side", "moments", "seconds"), row, strict=True))
             )
             stop = callback is not None and callback(dict(rows[-1])) is True
-            if stop or self.scale * bound - value <= tol:
+            if stop or self.upper(bound) - value <= tol:
                 break
         return self._result(rows, found, best, level, rank, flat, seconds, tol)
 
@@ -225,7 +241,7 @@ class OwnStrategies:
             found = [local_ascent(self.compiled, self.blocks, middle)]
         optimisers = tuple(self.full(point) for point in found)
         value = self.game.utility(self.player, optimisers[0])
-        upper = self.scale * best.bound if best is not None else math.inf
+        upper = self.upper(best.bound) if best is not None else math.inf
         used = best if best is not None else last
         return ExAnteResult(
             x=optimisers[0],
@@ -252,7 +268,9 @@ class OwnStrategies:
             pure = (Assumption("some pure strategy is optimal: the player is never absent-minded", True),)
         gap = Certificate(_GAP, upper - value, tol, assumptions=pure)
         below = Certificate(
-            "payoff of the returned strategy, at most the bound (and rounding)", value, upper + _ROUNDING * self.scale
+            "payoff of the returned strategy, at most the bound (and rounding)",
+            value,
+            upper + _ROUNDING * self.scale + self.rounding,
         )
         if best is None or best.identity is None:
             return gap, below

@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from assay.validation import check_integer
 
 __all__ = [
     "CompiledPolynomial",
     "Polynomial",
     "affine",
+    "checked_polynomial",
     "differentiate",
     "eliminate_last",
     "fix_variables",
+    "listed",
     "multiply",
     "polynomial_degree",
     "scaled",
@@ -29,6 +34,34 @@ __all__ = [
 ]
 
 Polynomial = Mapping[tuple[int, ...], float]
+
+
+def listed(value: Any, name: str, of: str) -> list[Any]:
+    """The items of a list, a tuple or an array."""
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name} must be a list of {of}, got {type(value).__name__}")
+    return list(value)
+
+
+def checked_polynomial(polynomial: Any, n: int, name: str) -> dict[tuple[int, ...], float]:
+    """A polynomial of the user's with exponents as tuples of ``n`` integers and finite coefficients."""
+    if not isinstance(polynomial, Mapping):
+        raise TypeError(f"{name} must be a dict from exponents to coefficients, got {type(polynomial).__name__}")
+    answer = {}
+    for exponent, coefficient in polynomial.items():
+        if not isinstance(exponent, tuple) or len(exponent) != n:
+            raise ValueError(f"{name} must have tuples of {n} exponents as keys, got {exponent!r}")
+        powers = tuple(check_integer(power, f"exponents of {name}", minimum=0) for power in exponent)
+        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float | np.integer | np.floating):
+            raise TypeError(f"coefficients of {name} must be real numbers, got {coefficient!r}")
+        try:
+            number = float(coefficient)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise ValueError(f"coefficients of {name} must be finite numbers of 64 bits, got {coefficient!r:.40}")
+        answer[powers] = number
+    return answer
 
 
 def total(*polynomials: Polynomial) -> dict[tuple[int, ...], float]:

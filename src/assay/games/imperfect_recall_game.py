@@ -23,11 +23,25 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from assay.games.game_tree import LEAF, GameTree, InformationSet
-from assay.games.imperfect_polynomials import CompiledPolynomial, Polynomial, eliminate_last, total
+from assay.games.imperfect_polynomials import (
+    CompiledPolynomial,
+    Polynomial,
+    checked_polynomial,
+    eliminate_last,
+    listed,
+    total,
+)
 from assay.games.matrix_game import project_simplex
+from assay.games.sos_program import machine_memory
 from assay.validation import as_distribution, as_generator, check_integer
 
 __all__ = ["ImperfectRecallGame"]
+
+# Coefficients of a power above this are known to no digit after the point.
+_NO_DIGITS = 2**52
+
+# Bytes of a term besides its exponents: a tuple, a number, and their place in a dict.
+_TERM_BYTES = 200
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,6 +165,8 @@ class ImperfectRecallGame:
         -------
         ImperfectRecallGame
         """
+        if merge is not None and not callable(merge):
+            raise TypeError(f"merge must be None or a function from labels to labels, got {type(merge).__name__}")
         tree = GameTree.from_openspiel(game)
         return cls.from_tree(tree if merge is None else tree.merged(merge))
 
@@ -185,17 +201,21 @@ class ImperfectRecallGame:
         >>> game.is_absentminded(0)
         True
         """
-        simplices = tuple(tuple(int(k) for k in simplex) for simplex in simplices)
+        simplices = tuple(
+            tuple(check_integer(k, f"simplices[{j}]") for k in listed(simplex, f"simplices[{j}]", "variables"))
+            for j, simplex in enumerate(listed(simplices, "simplices", "lists of variables"))
+        )
         n = sum(map(len, simplices))
         if not simplices or any(not simplex for simplex in simplices):
             raise ValueError("simplices must be a list of at least one list of at least one variable")
         if sorted(k for simplex in simplices for k in simplex) != list(range(n)):
             raise ValueError(f"simplices must contain each variable 0, ..., {n - 1} once, got {list(simplices)}")
-        owners = [check_integer(player, "owner", minimum=0) for player in owner]
+        owners = [check_integer(player, "owner", minimum=0) for player in listed(owner, "owner", "players")]
         if len(owners) != len(simplices):
             raise ValueError(f"owner must have one player per simplex ({len(simplices)}), got {len(owners)}")
         if isinstance(u, Mapping):
             raise TypeError("u must be a list of polynomials, one per player, got one of them")
+        u = listed(u, "u", "polynomials, one per player")
         if not u:
             raise ValueError("u must be a list of at least one polynomial, one per player")
         if max(owners) >= len(u):
@@ -233,9 +253,35 @@ class ImperfectRecallGame:
 
     @cached_property
     def reduced(self) -> tuple[dict[tuple[int, ...], float], ...]:
-        """Payoffs without the last action of each information set, divided by ``payoff_scale``."""
-        unit = 1.0 / self.payoff_scale if self.payoff_scale > 0 else 1.0
-        return tuple(eliminate_last({e: unit * c for e, c in one.items()}, self.simplices) for one in self.polynomials)
+        """Payoffs without the last action of each information set, divided by ``payoff_scale``.
+
+        Raises ``ValueError`` where powers of the last actions would leave no digits, or too many terms to hold.
+        """
+        self._refuse_if_too_many_terms()
+        unit = self.payoff_scale if self.payoff_scale > 0 else 1.0  # divided by: the inverse of a tiny one overflows
+        return tuple(eliminate_last({e: c / unit for e, c in one.items()}, self.simplices) for one in self.polynomials)
+
+    def _refuse_if_too_many_terms(self) -> None:
+        n_terms = 0
+        for one in self.polynomials:
+            for exponent in one:
+                terms, magnitude = 1, 1
+                for simplex in self.simplices:
+                    power = exponent[simplex[-1]]
+                    terms *= math.comb(power + len(simplex) - 1, power)
+                    magnitude *= len(simplex) ** power
+                if terms < magnitude and magnitude > _NO_DIGITS:
+                    raise ValueError(
+                        "game must have smaller powers of the last actions of its information sets: replacing them by "
+                        f"one minus the others leaves no digits of a payoff with exponents {exponent}"
+                    )
+                n_terms += terms
+        limit = machine_memory() // 2
+        if n_terms * (_TERM_BYTES + 8 * self.n_variables) > limit:
+            raise ValueError(
+                f"game must have polynomials that fit into half of the memory ({limit / 2**30:.3g} GiB) without the "
+                f"last actions, got about {float(n_terms):.3g} terms"
+            )
 
     @cached_property
     def _compiled(self) -> tuple[CompiledPolynomial, ...]:
@@ -291,7 +337,7 @@ class ImperfectRecallGame:
         """
         if isinstance(x, np.ndarray) and x.dtype != object and x.ndim == 1:
             raise ValueError(f"{name} must be a list of one distribution per information set, got one vector")
-        rows = list(x)
+        rows = listed(x, name, "one distribution per information set")
         if len(rows) != len(self.infosets):
             raise ValueError(f"{name} must have {len(self.infosets)} distributions, got {len(rows)}")
         return tuple(
@@ -355,23 +401,6 @@ class ImperfectRecallGame:
         for simplex, row in zip(self.simplices, x, strict=True):
             flat[list(simplex)] = row
         return flat
-
-
-def checked_polynomial(polynomial: Any, n: int, name: str) -> dict[tuple[int, ...], float]:
-    """A polynomial of the user's with exponents as tuples of ``n`` integers and finite coefficients."""
-    if not isinstance(polynomial, Mapping):
-        raise TypeError(f"{name} must be a dict from exponents to coefficients, got {type(polynomial).__name__}")
-    answer = {}
-    for exponent, coefficient in polynomial.items():
-        if not isinstance(exponent, tuple) or len(exponent) != n:
-            raise ValueError(f"{name} must have tuples of {n} exponents as keys, got {exponent!r}")
-        powers = tuple(check_integer(power, f"exponents of {name}", minimum=0) for power in exponent)
-        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float | np.number):
-            raise TypeError(f"coefficients of {name} must be real numbers, got {coefficient!r}")
-        if not math.isfinite(coefficient):
-            raise ValueError(f"coefficients of {name} must be finite, got {coefficient!r}")
-        answer[powers] = float(coefficient)
-    return answer
 
 
 def _consecutive(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -19,13 +19,12 @@ from assay.games.imperfect_polynomials import (
     Polynomial,
     affine,
     fix_variables,
-    multiply,
     scaled,
     total,
 )
 from assay.games.imperfect_recall_game import ImperfectRecallGame
 from assay.games.imperfect_relaxation import LARGEST_REFUTATION, Level, PolynomialProblem
-from assay.games.sos_program import CLARABEL_SIDE
+from assay.games.sos_program import CLARABEL_SIDE, relaxation_size
 from assay.result import Result
 
 __all__ = ["NashResult", "SelectVerifyCut"]
@@ -35,6 +34,9 @@ __all__ = ["NashResult", "SelectVerifyCut"]
 _BAND = 1e-2
 _NARROWEST = 2.0
 _SAME = 1e-6
+
+# What a cut has to move the selected point by.
+_MOVED = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -104,6 +106,7 @@ class SelectVerifyCut:
         rng: np.random.Generator,
         solver: str,
         callback: Callable[[Mapping[str, Any]], object] | None,
+        force: bool = False,
     ):
         self.game, self.tol, self.max_order, self.max_cuts = game, tol, max_order, max_cuts
         self.all_equilibria, self.solver, self.callback = all_equilibria, solver, callback
@@ -111,6 +114,8 @@ class SelectVerifyCut:
         self.deciding = sorted({infoset.player for infoset in game.infosets})
         self.blocks = tuple(len(simplex) - 1 for simplex in game.simplices)
         self.dim = sum(self.blocks)
+        self.force = force
+        self._refuse_if_too_large()
         ineqs, eqs = strategy_constraints(self.blocks), []
         for player in self.deciding:
             more, equal = first_order_conditions(game.reduced[player], self.blocks, game.infosets_of(player))
@@ -130,6 +135,9 @@ class SelectVerifyCut:
         gains: list[np.ndarray] = []
         floor: list[Polynomial] = []
         tried: tuple[tuple[np.ndarray, ...], np.ndarray] | None = None
+        if self.dim == 0:  # nobody has a choice
+            only = self.game.profile(np.empty(0))
+            return self._result("equilibrium", [only], [np.zeros(len(self.game.players))], tried, None, True)
         while True:
             selected = self._select(floor)
             if selected is None:
@@ -142,6 +150,9 @@ class SelectVerifyCut:
             bounds = np.array([one.upper_bound - self.game.utility(i, profile) for i, one in best.items()])
             if self._record(selected, float(bounds.max())):
                 return self._result("unresolved", found, gains, (profile, bounds), selected, False)
+            again = tried is not None and all(
+                np.abs(a - b).max() < _MOVED for a, b in zip(profile, tried[0], strict=True)
+            )
             tried = profile, bounds
             if bounds.max() <= self.tol:
                 found.append(profile)
@@ -152,8 +163,14 @@ class SelectVerifyCut:
                 if above is None:
                     return self._result("unresolved", found, gains, tried, selected, False)
                 floor = [above]
-            elif not self._cut(profile, best):
+            elif again or not self._cut(profile, best):  # a cut that does not move the point is below rounding
                 return self._result("unresolved", found, gains, tried, selected, False)
+
+    def _refuse_if_too_large(self) -> None:
+        """Before any constraint is made: an equation has one degree more than the payoff that it is of."""
+        moving = (sum(e) + 1 for i in self.deciding for e in self.game.reduced[i] if any(e))
+        order = math.ceil(max(moving, default=2) / 2)
+        relaxation_size(self.blocks, order, False, [], [], self.solver).refuse_if_too_large(self.force)
 
     # ------------------------------------------------------------------ select
 
@@ -168,7 +185,7 @@ class SelectVerifyCut:
             )
         for order in range(problem.least_order, self.max_order + 1):
             try:
-                level = problem.solve(order, self.solver, enough=enough)
+                level = problem.solve(order, self.solver, self.force, enough)
             except ValueError:
                 if not self.rows and order == problem.least_order:
                     raise
@@ -212,7 +229,7 @@ class SelectVerifyCut:
         for player in range(len(self.game.players)):
             vertex = not self.game.is_absentminded(player)
             task = OwnStrategies(self.game, player, profile, vertex, kkt=False)
-            answer[player] = task.solve(None, None, 0.25 * self.tol, self.solver, force=False)
+            answer[player] = task.solve(None, None, 0.25 * self.tol, self.solver, self.force)
             self.seconds += answer[player].solve_seconds
         return answer
 
@@ -350,11 +367,15 @@ class SelectVerifyCut:
 def _random_quadratic(dim: int, rng: np.random.Generator) -> dict[tuple[int, ...], float]:
     """A positive definite quadratic with largest coefficient 1."""
     root = rng.standard_normal((dim + 1, dim + 1))
-    answer: dict[tuple[int, ...], float] = {}
-    for row in root:
-        one = affine(row[0], row[1:].tolist())
-        answer = total(answer, multiply(one, one))
-    return _normalised(answer)
+    square = root.T @ root
+    units = np.vstack([np.zeros(dim, dtype=int), np.eye(dim, dtype=int)])
+    return _normalised(
+        {
+            tuple((units[a] + units[b]).tolist()): float(square[a, b]) * (1.0 if a == b else 2.0)
+            for a in range(dim + 1)
+            for b in range(a, dim + 1)
+        }
+    )
 
 
 def _normalised(polynomial: Polynomial) -> dict[tuple[int, ...], float]:

@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 
 from assay.extras import import_extra
-from assay.games.imperfect_polynomials import Polynomial, total
-from assay.games.imperfect_recall_game import checked_polynomial
+from assay.games.imperfect_polynomials import Polynomial, checked_polynomial, listed, total
 from assay.games.moment_basis import MatrixMap, triangle
-from assay.games.sos_program import build_relaxation, least_order
+from assay.games.sos_program import build_relaxation, least_order, relaxation_size
 from assay.validation import check_integer
 
 __all__ = ["moment_problem"]
 
 
 def moment_problem(
-    poly: Polynomial, ineqs: Sequence[Polynomial] = (), eqs: Sequence[Polynomial] = (), order: int = 1
+    poly: Polynomial,
+    ineqs: Sequence[Polynomial] = (),
+    eqs: Sequence[Polynomial] = (),
+    order: int = 1,
+    *,
+    force: bool = False,
 ) -> Any:
     r"""Moment relaxation of a polynomial optimisation problem, to be solved or extended with cvxpy.
 
@@ -36,6 +40,8 @@ def moment_problem(
         Polynomials ``g`` and ``h``.
     order : int, default=1
         The order ``d``, at least half the degree of every polynomial.
+    force : bool, default=False
+        Whether to build what may not fit into memory.
 
     Returns
     -------
@@ -46,7 +52,8 @@ def moment_problem(
     Raises
     ------
     TypeError, ValueError
-        If a polynomial is not as described, or the order is too small.
+        If a polynomial is not as described, the order is too small, or the relaxation takes more than half of
+        the memory of the machine with SCS, the least demanding solver.
     MissingExtraError
         If cvxpy is not installed.
 
@@ -74,11 +81,16 @@ def moment_problem(
     if n == 0:
         raise ValueError(f"poly must have tuples of at least one exponent as keys, got {first!r}")
     objective = total(checked_polynomial(poly, n, "poly"))
-    inequalities = [total(checked_polynomial(g, n, f"ineqs[{i}]")) for i, g in enumerate(ineqs)]
-    equations = [total(checked_polynomial(h, n, f"eqs[{i}]")) for i, h in enumerate(eqs)]
+    inequalities = [
+        total(checked_polynomial(g, n, f"ineqs[{i}]")) for i, g in enumerate(listed(ineqs, "ineqs", "polynomials"))
+    ]
+    equations = [total(checked_polynomial(h, n, f"eqs[{i}]")) for i, h in enumerate(listed(eqs, "eqs", "polynomials"))]
     least = least_order([objective, *inequalities, *equations])
     if check_integer(order, "order") < least:
         raise ValueError(f"order must be at least {least}, half the largest degree, got {order}")
+    if not isinstance(force, bool | np.bool_):
+        raise TypeError(f"force must be True or False, got {force!r}")
+    relaxation_size([1] * n, order, False, inequalities, equations, "scs").refuse_if_too_large(bool(force))
     cp = import_extra("cvxpy", extra="cvxpy")
     program = build_relaxation(objective, inequalities, equations, [1] * n, order)
     moments = cp.Variable(len(program.basis), name="moments")

@@ -84,7 +84,7 @@ class ConcavityResult(Result):
 
 
 def is_sos_concave(
-    game: ImperfectRecallGame, player: int = 0, on: str = "space", *, solver: str = "auto"
+    game: ImperfectRecallGame, player: int = 0, on: str = "space", *, solver: str = "auto", force: bool = False
 ) -> ConcavityResult:
     r"""Whether a payoff is concave in the player's own strategy, by a sum of squares.
 
@@ -102,6 +102,8 @@ def is_sos_concave(
         only, with sums of squares that multiply their inequalities; any local maximum is then a global one.
     solver : {"auto", "clarabel", "cvxopt", "scs"}, default="auto"
         Conic solver.
+    force : bool, default=False
+        Whether to try what may not fit into memory.
 
     Returns
     -------
@@ -135,16 +137,20 @@ def is_sos_concave(
     >>> is_sos_concave(thrice).holds
     False
     """
+    if not isinstance(game, ImperfectRecallGame):
+        raise TypeError(f"game must be an ImperfectRecallGame, got {type(game).__name__}")
     own = [k for j in game.infosets_of(player) for k in game.free_variables[j]]
     if not own:
         raise ValueError(f"player must have a decision, player {player} has none")
     payoff = game.reduced[player]
     form = {(a, b): scaled(differentiate(differentiate(payoff, k), m), -1.0)
             for a, k in enumerate(own) for b, m in enumerate(own) if a <= b}  # fmt: skip
-    return _certify(game, form, len(own), True, on, solver)
+    return _certify(game, form, len(own), True, on, solver, force)
 
 
-def is_sos_monotone(game: ImperfectRecallGame, on: str = "space", *, solver: str = "auto") -> ConcavityResult:
+def is_sos_monotone(
+    game: ImperfectRecallGame, on: str = "space", *, solver: str = "auto", force: bool = False
+) -> ConcavityResult:
     r"""Whether a game is monotone, by a sum of squares.
 
     The same as :func:`is_sos_concave` for minus the symmetric part of the Jacobian of :math:`x \mapsto (\nabla_{x_i}
@@ -159,6 +165,8 @@ def is_sos_monotone(game: ImperfectRecallGame, on: str = "space", *, solver: str
         Everywhere, or on strategies only.
     solver : {"auto", "clarabel", "cvxopt", "scs"}, default="auto"
         Conic solver.
+    force : bool, default=False
+        Whether to try what may not fit into memory.
 
     Returns
     -------
@@ -190,6 +198,8 @@ def is_sos_monotone(game: ImperfectRecallGame, on: str = "space", *, solver: str
     >>> is_sos_monotone(game).holds
     True
     """
+    if not isinstance(game, ImperfectRecallGame):
+        raise TypeError(f"game must be an ImperfectRecallGame, got {type(game).__name__}")
     owner = [infoset.player for infoset, own in zip(game.infosets, game.free_variables, strict=True) for _ in own]
     n = len(owner)
     if n == 0:
@@ -197,7 +207,7 @@ def is_sos_monotone(game: ImperfectRecallGame, on: str = "space", *, solver: str
     slopes = [differentiate(game.reduced[owner[k]], k) for k in range(n)]
     form = {(k, m): scaled(total(differentiate(slopes[k], m), differentiate(slopes[m], k)), -0.5)
             for k in range(n) for m in range(k, n)}  # fmt: skip
-    return _certify(game, form, n, False, on, solver)
+    return _certify(game, form, n, False, on, solver, force)
 
 
 def _certify(
@@ -207,10 +217,13 @@ def _certify(
     concave: bool,
     on: str,
     solver: str,
+    force: bool,
 ) -> ConcavityResult:
     """Gram matrices of a form that is quadratic in directions, with the largest least eigenvalue."""
     check_choice(on, "on", ("space", "simplex"))
     check_choice(solver, "solver", ("auto", "clarabel", "cvxopt", "scs"))
+    if not isinstance(force, bool | np.bool_):
+        raise TypeError(f"force must be True or False, got {force!r}")
     blocks = tuple(len(simplex) - 1 for simplex in game.simplices)
     constraints = []
     if on == "simplex":
@@ -218,7 +231,7 @@ def _certify(
     half = math.ceil(max(polynomial_degree(entry) for entry in form.values()) / 2)
     side = n_directions * count_monomials(blocks, half)
     size = relaxation_size([side - 1], 1, False, [], [], solver)
-    size.refuse_if_too_large()
+    size.refuse_if_too_large(bool(force))
     program = _gram_program(form, n_directions, blocks, constraints, half)
     answer = solve_conic(program, size.solver)
     curvature, where = _least_curvature(game, form, n_directions)

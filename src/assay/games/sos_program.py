@@ -48,6 +48,9 @@ CLARABEL_SIDE = 60
 # system, its factor, and the indices of both.
 _CLARABEL_BYTES = 48
 
+# Relative error of the coefficients of constraints, and of the sums over them.
+_ROUNDING = 1e-14
+
 
 @dataclass(frozen=True)
 class RelaxationSize:
@@ -263,13 +266,14 @@ def check_identity(program: ConicProgram, multipliers: Multipliers) -> SOSIdenti
     """
     raw = multipliers.bound * program.normalisation - program.objective - program.equations.T @ multipliers.equations
     rest, residual = raw.copy(), raw.copy()
+    largest = abs(multipliers.bound) + _magnitude(program, multipliers)
     least = 0.0
     for block, gram in zip(program.blocks, multipliers.grams, strict=True):
         values, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
         least = min(least, float(values[0]) / max(1.0, float(np.abs(gram).max())))
         residual -= block.adjoint(gram)
         rest -= block.adjoint((vectors * np.maximum(values, 0.0)) @ vectors.T)
-    bound = multipliers.bound - float(rest[0]) + float(np.maximum(-rest[1:], 0.0).sum())
+    bound = multipliers.bound - float(rest[0]) + float(np.maximum(-rest[1:], 0.0).sum()) + _ROUNDING * largest
     return SOSIdentity(bound, float(np.abs(residual).max()), least)
 
 
@@ -290,7 +294,8 @@ def check_refutation(program: ConicProgram, multipliers: Multipliers) -> float:
     Returns
     -------
     float
-        Sum of the negative coefficients left over, for a ray of ``bound`` -1; inf when ``bound`` is not negative.
+        Sum of the negative coefficients left over, and what rounding may hide, for a ray of ``bound`` -1; inf when
+        ``bound`` is not negative.
     """
     if not multipliers.bound < 0:
         return math.inf
@@ -298,7 +303,16 @@ def check_refutation(program: ConicProgram, multipliers: Multipliers) -> float:
     for block, gram in zip(program.blocks, multipliers.grams, strict=True):
         values, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
         rest -= block.adjoint((vectors * np.maximum(values, 0.0)) @ vectors.T)
-    return float(np.maximum(-rest, 0.0).sum() / -multipliers.bound)
+    lost = _ROUNDING * _magnitude(program, multipliers)
+    return float((np.maximum(-rest, 0.0).sum() + lost) / -multipliers.bound)
+
+
+def _magnitude(program: ConicProgram, multipliers: Multipliers) -> float:
+    """Sum of all terms of the identity in absolute value: large multipliers enlarge errors of coefficients."""
+    answer = float((abs(program.equations).T @ np.abs(multipliers.equations)).sum())
+    for block, gram in zip(program.blocks, multipliers.grams, strict=True):
+        answer += float(MatrixMap(block.side, abs(block.entries)).adjoint(np.abs(gram)).sum())
+    return answer
 
 
 def machine_memory() -> int:

@@ -59,8 +59,15 @@ def _as_script(source: str, definition: ast.FunctionDef) -> str | None:
     if any(isinstance(node, ast.Name) and node.id in receiver for node in nodes):
         return None
     *_, last = statements = definition.body
-    returns = [node for node in nodes if isinstance(node, ast.Return)]
-    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes) or (returns and returns != [last]):
+    inner = {
+        id(node)
+        for function in nodes
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and function is not definition
+        for node in ast.walk(function)
+    }
+    own = [node for node in nodes if id(node) not in inner]
+    returns = [node for node in own if isinstance(node, ast.Return)]
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own) or (returns and returns != [last]):
         return None
     has_docstring = ast.get_docstring(definition, clean=False) is not None
     if has_docstring and len(statements) == 1:

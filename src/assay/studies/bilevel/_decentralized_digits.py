@@ -48,15 +48,14 @@ def digits_task(seed: int, noise: bool) -> DigitsTask:
 
 def ridge_problem(task: DigitsTask, n_nodes: int = N_NODES) -> Any:
     """Softmax regression with a penalty for every feature."""
-    from assay.bilevel.decentralized_tuning import ridge_tuning_problem
+    from assay.bilevel import ridge_tuning_problem
 
     return ridge_tuning_problem(*task.train, *task.validation, n_nodes, x0=X0)
 
 
 def measure_ridge(measurement: Measurement, contender: str, seed: int, n_iter: int) -> None:
     """Tune the penalties and score on the test rows, at the mean of the nodes."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.mixing_matrix import metropolis_weights
+    from assay.bilevel import DecentralizedBilevel, metropolis_weights
 
     task = digits_task(seed, noise=True)
     if contender == "local only":
@@ -105,8 +104,7 @@ def measure_ridge(measurement: Measurement, contender: str, seed: int, n_iter: i
 
 def measure_local_ridge(measurement: Measurement, task: DigitsTask, seed: int, n_iter: int) -> None:
     """Every node tunes on its own rows; the mean of their scores."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.decentralized_tuning import ridge_tuning_problem
+    from assay.bilevel import DecentralizedBilevel, ridge_tuning_problem
 
     scores = []
     for k in range(N_NODES):
@@ -142,7 +140,7 @@ def measure_sklearn(measurement: Measurement, seed: int) -> None:
 
 def measure_pruning(measurement: Measurement, seed: int, n_iter: int) -> None:
     """Learn gates and weights together, and keep the half of the units whose gates are most open."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
+    from assay.bilevel import DecentralizedBilevel
 
     task, problem = _pruning(seed)
     result = DecentralizedBilevel(
@@ -163,34 +161,44 @@ def measure_pruning(measurement: Measurement, seed: int, n_iter: int) -> None:
 
 
 def measure_magnitude(measurement: Measurement, contender: str, seed: int, n_iter: int) -> None:
-    """Train the same network with all gates as they are, and keep half of the units by magnitude or at random."""
+    """Train the same network with all gates as they are, and keep half of the units by magnitude or at random.
+
+    Retrained, it is cut after half of the iterations and trained on in the other half.
+    """
     task, problem = _pruning(seed)
-    weights = _trained_network(problem, seed, n_iter)
+    retrained = contender == "magnitude, retrained"
+    weights = _trained_network(problem, seed, n_iter // 2 if retrained else n_iter, problem.x0, problem.y0)
     x = np.asarray(problem.x0)
     first = weights[: N_PIXELS * N_HIDDEN].reshape(N_PIXELS, N_HIDDEN)
     second = weights[N_PIXELS * N_HIDDEN + N_HIDDEN :][: N_HIDDEN * 10].reshape(N_HIDDEN, 10)
-    size = np.linalg.norm(first, axis=0) * np.linalg.norm(second, axis=1)
+    largest = np.argsort(np.linalg.norm(first, axis=0) * np.linalg.norm(second, axis=1))[-KEPT:]
     measurement.add("full_accuracy", problem.score(x, weights, *task.test)[1], case="pruning")
-    if contender == "magnitude pruning":
-        accuracy = _accuracy_of_kept(problem, task, x, weights, np.argsort(size)[-KEPT:])
-    else:
+    if contender == "random pruning":
         rng = np.random.default_rng(seed)
         choices = [rng.permutation(N_HIDDEN)[:KEPT] for _ in range(20)]
         accuracy = float(np.mean([_accuracy_of_kept(problem, task, x, weights, kept) for kept in choices]))
+    else:
+        if retrained:
+            weights = _trained_network(problem, seed + 1, n_iter - n_iter // 2, _with_closed_gates(x, largest), weights)
+        accuracy = _accuracy_of_kept(problem, task, x, weights, largest)
     measurement.add("pruned_accuracy", accuracy, case="pruning")
 
 
 def _pruning(seed: int) -> tuple[DigitsTask, Any]:
-    from assay.bilevel.decentralized_tuning import gate_pruning_problem
+    from assay.bilevel import gate_pruning_problem
 
     task = digits_task(seed, noise=False)
     return task, gate_pruning_problem(*task.train, *task.validation, N_NODES, n_hidden=N_HIDDEN, rng=seed)
 
 
 def _accuracy_of_kept(problem: Any, task: DigitsTask, x: np.ndarray, weights: np.ndarray, kept: np.ndarray) -> float:
+    return problem.score(_with_closed_gates(x, kept), weights, *task.test)[1]
+
+
+def _with_closed_gates(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
     gates = np.full(N_HIDDEN, -np.inf)
     gates[kept] = x[kept]
-    return problem.score(gates, weights, *task.test)[1]
+    return gates
 
 
 def _trained(problem: Any, n_iter: int) -> np.ndarray:
@@ -201,13 +209,13 @@ def _trained(problem: Any, n_iter: int) -> np.ndarray:
     return y[0]
 
 
-def _trained_network(problem: Any, seed: int, n_iter: int) -> np.ndarray:
+def _trained_network(problem: Any, seed: int, n_iter: int, gates: Any, start: Any) -> np.ndarray:
     """As many steps on batches as the method makes, with the mean of the gradients of all nodes."""
     import torch
 
     rng = np.random.default_rng(seed)
-    x = problem.x0.repeat(N_NODES, 1)
-    y = problem.y0.clone().requires_grad_()
+    x = torch.as_tensor(gates).repeat(N_NODES, 1)
+    y = torch.as_tensor(start).clone().requires_grad_()
     average = torch.zeros_like(y)
     for _ in range(n_iter):
         loss = problem.g(x, y.expand(N_NODES, -1), problem.sampler(rng)).mean()

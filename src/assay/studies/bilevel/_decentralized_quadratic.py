@@ -1,4 +1,4 @@
-"""Problems with a closed form: bias of the penalty, consensus, noise, regularisation, schedules, and costs."""
+"""Problems with a closed form: bias of the penalty, consensus, regularisation, Hessian products, and costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from assay.lab import Measurement, interleave
@@ -18,20 +17,17 @@ __all__ = [
     "measure_first_order",
     "measure_hessian_method",
     "measure_local",
-    "measure_noise_floor",
     "measure_nonconvex",
-    "measure_reach",
     "measure_stationary_point",
-    "two_timescales",
 ]
 
 SIGMA, RHO_SIGMAS = 0.05, (0.05, 0.01)
-NOISE = 0.5
-LEVEL = 1e-2
 
 
-def graph_of(kind: str, n_nodes: int, seed: int = 0) -> nx.Graph:
-    """A connected graph of one of four kinds."""
+def graph_of(kind: str, n_nodes: int, seed: int = 0) -> Any:
+    """A connected networkx graph of one of four kinds."""
+    import networkx as nx
+
     if kind == "ring":
         return nx.cycle_graph(n_nodes)
     if kind == "complete":
@@ -52,9 +48,7 @@ def measure_convergence(
     measurement: Measurement, n_iter: int, sigmas: dict[float, int], graphs: tuple[tuple[str, int], ...], **options: Any
 ) -> None:
     """Runs without noise: what is left of the hypergradient, and how far apart the nodes are."""
-    from assay.bilevel.decentralized_certificate import bias_law
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.pl_problems import quadratic_pl_problem
+    from assay.bilevel import DecentralizedBilevel, bias_law, nonconvex_pl_problem, quadratic_pl_problem
 
     centralised = options.pop("centralised", False)
     found = {}
@@ -75,19 +69,18 @@ def measure_convergence(
     if len(found) > 1:
         measurement.add("bias_slope", bias_law(list(found), list(found.values()))[1])
     for kind, n_nodes in graphs:
-        problem = quadratic_pl_problem(n_nodes)
-        W = np.full((n_nodes, n_nodes), 1 / n_nodes) if centralised else graph_of(kind, n_nodes)
-        result = DecentralizedBilevel.from_problem(problem, W, sigma=SIGMA, **options).run(n_iter)
-        case = f"{kind} {n_nodes}"
-        measurement.add("gradient_square", result.stationarity, case=case)
-        measurement.add("consensus_x", result.consensus["x"], case=case)
-        measurement.add("spectral_gap", result.spectral_gap, case=case)
+        for name, make, sigma in (("", quadratic_pl_problem, SIGMA), ("not convex, ", nonconvex_pl_problem, 0.1)):
+            W = np.full((n_nodes, n_nodes), 1 / n_nodes) if centralised else graph_of(kind, n_nodes)
+            result = DecentralizedBilevel.from_problem(make(n_nodes), W, sigma=sigma, **options).run(n_iter)
+            case = f"{name}{kind} {n_nodes}"
+            measurement.add("gradient_square", result.stationarity, case=case)
+            measurement.add("consensus_x", result.consensus["x"], case=case)
+            measurement.add("spectral_gap", result.spectral_gap, case=case)
 
 
 def measure_local(measurement: Measurement, n_iter: int) -> None:
     """Every node by itself, on its own losses; the exact hypergradient at the mean of what they find."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.pl_problems import quadratic_pl_problem
+    from assay.bilevel import DecentralizedBilevel, quadratic_pl_problem
 
     problem = quadratic_pl_problem(8)
     dx, dy = problem.shape
@@ -105,39 +98,9 @@ def measure_local(measurement: Measurement, n_iter: int) -> None:
     measurement.add("consensus_x", float(((found - found.mean(axis=0)) ** 2).sum(axis=1).mean()), case=case)
 
 
-def measure_noise_floor(
-    measurement: Measurement, n_iter: int, sizes: tuple[int, ...], seed: int, estimator: str = "momentum"
-) -> None:
-    """Mean squared hypergradient above that of the same run without noise, on identical nodes on a ring."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.pl_problems import quadratic_pl_problem
-
-    found = []
-    for n_nodes in sizes:
-        problem = quadratic_pl_problem(n_nodes, heterogeneous=False)
-        options = {
-            "x0": problem.x_star, "y0": problem.lower_solution(problem.x_star), "estimator": estimator,
-            "refine_steps": 0,
-        }  # fmt: skip
-        floors = []
-        for noise in (NOISE, 0.0):
-            solver = DecentralizedBilevel.from_problem(
-                problem, graph_of("ring", n_nodes), noise=noise, rng=seed, **options
-            )
-            history = solver.run(n_iter, 10).history
-            floors.append(history["true_stationarity"][history["iteration"] > n_iter / 3].mean())
-        found.append((floors[0] - floors[1]) * n_nodes)
-        measurement.add("excess_times_nodes", found[-1], case=f"{n_nodes} nodes")
-    if len(sizes) > 1:
-        measurement.add("excess_spread", max(found) / min(found))
-        measurement.add_curve(
-            "noise floor", sizes, np.array(found) / sizes, x_label="nodes", y_label="excess", x_log=True, y_log=True
-        )
-
-
 def measure_stationary_point(measurement: Measurement, rho: float) -> None:
     """The squared exact hypergradient where the penalised, regularised problem is stationary, by linear algebra."""
-    from assay.bilevel.pl_problems import quadratic_pl_problem
+    from assay.bilevel import quadratic_pl_problem
 
     problem = quadratic_pl_problem(8)
     (dx, dy), target = problem.shape, problem.targets.mean(axis=0)
@@ -153,8 +116,7 @@ def measure_stationary_point(measurement: Measurement, rho: float) -> None:
 
 def measure_nonconvex(measurement: Measurement, sigmas: dict[float, int], **options: Any) -> None:
     """The lower loss that is not convex, from a start where it is not."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.pl_problems import nonconvex_pl_problem
+    from assay.bilevel import DecentralizedBilevel, nonconvex_pl_problem
 
     problem = nonconvex_pl_problem(8)
     for sigma, n_iter in sigmas.items():
@@ -179,62 +141,6 @@ def measure_nonconvex(measurement: Measurement, sigmas: dict[float, int], **opti
         off = problem.lower_map @ result.z - problem.upper_map @ result.x
         measurement.add("lower_residual", float(np.abs(off).max()), case=case)
         measurement.certify(result.certificates, case=case)
-
-
-def measure_reach(measurement: Measurement, run: Callable[[float], np.ndarray], grid: tuple[float, ...]) -> None:
-    """Iterations until the mean of the last 100 squared hypergradients is at most the level, with the best of a grid.
-
-    ``run`` returns the squared hypergradients of every 10th iteration; a run that does not get there counts as long as
-    it was.
-    """
-    reached = []
-    for setting in grid:
-        squares = np.convolve(run(setting), np.full(10, 0.1), mode="valid")
-        there = np.flatnonzero(squares <= LEVEL)
-        reached.append(10 * (there[0] + 10) if there.size else math.inf)
-        measurement.add("iterations_to_level", reached[-1], case=f"setting {setting:g}")
-    measurement.add("iterations_to_level", min(reached), case="best")
-
-
-def decentralised_squares(step_size: float, n_iter: int, seed: int) -> np.ndarray:
-    """Squared hypergradients of our method with noise."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.pl_problems import quadratic_pl_problem
-
-    problem = quadratic_pl_problem(8)
-    solver = DecentralizedBilevel.from_problem(
-        problem, graph_of("ring", 8), sigma=SIGMA, eta=step_size, noise=NOISE, rng=seed, refine_steps=0
-    )
-    return solver.run(n_iter, 10).history["true_stationarity"][1:]
-
-
-def two_timescales(factor: float, n_iter: int, seed: int) -> np.ndarray:
-    """Squared hypergradients of a single-agent penalty method whose steps and penalty parameter fall.
-
-    Its scales start at those of our method with a penalty parameter of 1/2, times ``factor``, and are capped where ours
-    are stable.
-    """
-    from assay.bilevel.pl_problems import quadratic_pl_problem
-
-    problem = quadratic_pl_problem(8)
-    rng = np.random.default_rng(seed)
-    dx, dy = problem.shape
-    x, y, z = np.zeros(dx), np.zeros(dy), np.zeros(dy)
-    squares = []
-    for t in range(1, n_iter + 1):
-        sigma = 0.5 * t**-0.25
-        gamma_y = min(1.0, factor * t**-0.5) * 0.5 / problem.L
-        gamma_x = min(0.2 * sigma / problem.L, factor * 0.1 / problem.L * t**-0.75)
-        noise = problem.noise(NOISE, rng)
-        rows = [np.tile(part, (problem.n_nodes, 1)) for part in (x, y, z)]
-        upper = problem.f(rows[0], rows[1], noise)[1]
-        at_y, at_z = (problem.g(rows[0], rows[k], noise)[1] for k in (1, 2))
-        x = x - gamma_x * (upper[0] + (at_y[0] - at_z[0]) / sigma).mean(axis=0)
-        y = y - gamma_y * (sigma * upper[1] + at_y[1]).mean(axis=0)
-        z = z - gamma_y * at_z[1].mean(axis=0)
-        if t % 10 == 0:
-            squares.append(float((problem.F(x)[1] ** 2).sum()))
-    return np.array(squares)
 
 
 def hessian_descent(
@@ -307,8 +213,7 @@ def hessian_descent(
 
 def measure_hessian_method(measurement: Measurement, n_iter: int) -> None:
     """The method with Hessian products on the quadratic problem, best of three dampings of the singular Hessian."""
-    from assay.bilevel.mixing_matrix import metropolis_weights
-    from assay.bilevel.pl_problems import quadratic_pl_problem
+    from assay.bilevel import metropolis_weights, quadratic_pl_problem
 
     problem = quadratic_pl_problem(8)
     W = metropolis_weights(graph_of("ring", 8))
@@ -333,8 +238,7 @@ def measure_first_order(measurement: Measurement) -> None:
     """Backward passes that keep a graph, without which no second derivative can be taken."""
     import torch
 
-    from assay.bilevel.decentralized_losses import BatchedLoss
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
+    from assay.bilevel import BatchedLoss, DecentralizedBilevel
 
     seen = 0
 
@@ -366,8 +270,7 @@ def measure_first_order(measurement: Measurement) -> None:
 
 def measure_costs(measurement: Measurement, repeats: int, sizes: tuple[int, ...]) -> None:
     """Batched against looped nodes; messages and memory; time against the number of nodes."""
-    from assay.bilevel.decentralized_pl import DecentralizedBilevel
-    from assay.bilevel.pl_problems import quadratic_pl_problem
+    from assay.bilevel import DecentralizedBilevel, quadratic_pl_problem
 
     def steps(solver: DecentralizedBilevel) -> Callable[[], None]:
         def several() -> None:

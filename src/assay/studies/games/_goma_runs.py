@@ -15,6 +15,7 @@ from assay.studies.games._saddle_problems import Saddle, robust_logistic_minibat
 __all__ = [
     "ADAM",
     "DSEG",
+    "DSEG_BOTH",
     "EAG",
     "EG",
     "EXPLORE",
@@ -35,7 +36,7 @@ __all__ = [
 GOMA, PAPER, EXPLORE = "GOMA", "GOMA, paper", "GOMA, explore"
 NOISY, HORIZON = "GOMA, noise", "GOMA, horizon"
 EG, OGDA, EAG, SGDA, ADAM = "EG", "OGDA", "EAG-C", "SGDA", "Adam"
-SEG, DSEG = "stochastic EG", "double-stepsize EG"
+SEG, DSEG, DSEG_BOTH = "stochastic EG", "double-stepsize EG", "double-stepsize EG, both shrink"
 
 PRESET_OF = {GOMA: "halpern", PAPER: "paper", EXPLORE: "explore"}
 # Step sizes times the Lipschitz constant that every contender is tuned over.
@@ -235,7 +236,7 @@ def measure_noise(
             measurement.add("share_of_bound", result.residual_sq / result.bound, case=case)
             iteration, mean_sq = np.array(horizons), np.array(ends)
         else:
-            iteration, mean_sq = _noisy_extragradient(contender, oracle, field, start, n_iter, rng)
+            iteration, mean_sq = _noisy_extragradient(contender, oracle, field, start, n_iter, rng, kappa)
             mean_sq = mean_sq / n
         measurement.add("slope", fitted_slope(iteration, mean_sq), case=case)
         measurement.add("mean_residual", mean_sq[-1], case=case)
@@ -248,15 +249,24 @@ def measure_noise(
 
 
 def _noisy_extragradient(
-    contender: str, oracle: Any, field: Any, z: np.ndarray, n_iter: int, rng: np.random.Generator
+    contender: str, oracle: Any, field: Any, z: np.ndarray, n_iter: int, rng: np.random.Generator, kappa: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Stochastic extragradient, with equal constant steps or an update that shrinks, at equal numbers of calls."""
+    """Stochastic extragradient at equal numbers of calls.
+
+    With equal constant steps; with an update that shrinks; or with a look ahead on the schedule of the paper and half
+    of that for the update.
+    """
     rows = [(0, float(np.sum(field(z) ** 2)))]
     n_steps = n_iter // 2
     with np.errstate(over="ignore", invalid="ignore"):
         for k in range(n_steps):
-            update = 0.5 if contender == SEG else 0.5 / (k + 1) ** (2.0 / 3.0)
-            z = z - update * oracle(z - 0.5 * oracle(z, 1, rng), 1, rng)
+            look, update = 0.5, 0.5
+            if contender == DSEG:
+                update = 0.5 / (k + 1) ** (2.0 / 3.0)
+            elif contender == DSEG_BOTH:
+                look = 1.0 / (math.sqrt(kappa) * (k + 2) ** 0.75)
+                update = 0.5 * look
+            z = z - update * oracle(z - look * oracle(z, 1, rng), 1, rng)
             if (k + 1) % max(1, n_steps // 1600) == 0:
                 rows.append((2 * (k + 1), float(np.sum(field(z) ** 2))))
     iteration, residual_sq = np.array(rows).T

@@ -36,10 +36,15 @@ class Saddle:
         return float(np.linalg.norm(self.start - self.zero))
 
 
-def bilinear(rng: np.random.Generator, size: int = 50) -> Saddle:
-    """``min_x max_y x' A y`` with singular values from 0.01 to 1."""
+def bilinear(rng: np.random.Generator, size: int = 50, spread: str = "even", start: str = "ones") -> Saddle:
+    """``min_x max_y x' A y`` with singular values from 0.01 to 1.
+
+    They are spread evenly, or (``spread="logarithmic"``) so that their logarithms are. The start has a one in every
+    singular direction of both players, or (``start="random"``) a normal number.
+    """
     left, right = (np.linalg.qr(rng.normal(size=(size, size)))[0] for _ in range(2))
-    matrix = np.ascontiguousarray((left * np.linspace(0.01, 1.0, size)) @ right.T)
+    values = np.geomspace(0.01, 1.0, size) if spread == "logarithmic" else np.linspace(0.01, 1.0, size)
+    matrix = np.ascontiguousarray((left * values) @ right.T)
 
     def field(z: np.ndarray) -> np.ndarray:
         value = np.empty(2 * size)
@@ -48,7 +53,12 @@ def bilinear(rng: np.random.Generator, size: int = 50) -> Saddle:
         value[size:] *= -1.0
         return value
 
-    return Saddle("bilinear", field, 1.0, rng.normal(size=2 * size), np.zeros(2 * size))
+    name = "bilinear"
+    name += {"even": "", "logarithmic": ", logarithmic"}[spread] + {"ones": "", "random": ", random start"}[start]
+    first = np.concatenate([left.sum(axis=1), right.sum(axis=1)])
+    if start == "random":
+        first = rng.normal(size=2 * size)
+    return Saddle(name, field, 1.0, first, np.zeros(2 * size))
 
 
 def hard_instance(size: int = 200) -> Saddle:

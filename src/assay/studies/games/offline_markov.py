@@ -40,7 +40,7 @@ def _slopes(beta: float) -> tuple[Claim, Claim]:
             ROSE,
             relation,  # type: ignore[arg-type]
             number,
-            "paper: rate 1/n; prototype -1.00 to -1.03",
+            "paper: rate 1/n; -1.00 to -1.03 in an early run",
             case=f"random, beta={beta:g}",
         )
         for side, words, relation, number in (("upper", "at most", "<=", -0.85), ("lower", "at least", ">=", -1.2))
@@ -101,7 +101,7 @@ class OfflineMarkovStudy(Study):
             PLUGIN,
             "<=",
             -0.4,
-            "paper: rate 1/sqrt(n); prototype -0.54",
+            "paper: rate 1/sqrt(n); -0.54 in an early run",
             case="random, beta=1",
         ),
         Claim(
@@ -111,7 +111,7 @@ class OfflineMarkovStudy(Study):
             PLUGIN,
             ">=",
             -0.65,
-            "paper: rate 1/sqrt(n); prototype -0.54",
+            "paper: rate 1/sqrt(n); -0.54 in an early run",
             case="random, beta=1",
         ),
         Claim(
@@ -139,7 +139,7 @@ class OfflineMarkovStudy(Study):
             SOS_MD,
             "<=",
             1.1,
-            "prototype: 7.9e-4 against 7.7e-4",
+            "early run: 7.9e-4 against 7.7e-4",
             case="random, beta=0.5, n=32000, T=80",
         ),
         Claim(
@@ -170,7 +170,7 @@ class OfflineMarkovStudy(Study):
             ROSE,
             "<=",
             1.5,
-            "prototype: 0.0111 against 0.0131",
+            "early run: 0.0111 against 0.0131",
             case="unilateral, *",
         ),
         Claim(
@@ -190,7 +190,7 @@ class OfflineMarkovStudy(Study):
             ROSE,
             ">=",
             50,
-            "prototype: 0.254 against 0.0012",
+            "early run: 0.254 against 0.0012",
             case="one pair, *",
         ),
         Claim(
@@ -200,7 +200,7 @@ class OfflineMarkovStudy(Study):
             ROSE,
             ">=",
             -0.05,
-            "prototype: 0.254 at 500 and at 32000",
+            "early run: 0.254 at 500 and at 32000",
             case="one pair, *",
         ),
         Claim(
@@ -220,7 +220,7 @@ class OfflineMarkovStudy(Study):
             ROSE,
             "<=",
             0.25,
-            "derived: 4 beta / R; prototype",
+            "derived: 4 beta / R",
             reduce="max",
         ),
         Claim(
