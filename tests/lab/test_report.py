@@ -508,6 +508,13 @@ class Examples:
 """
             return (Certificate(text, float(numbers[0]), 4),)
 
+    class Helper(Study):
+        def demonstrate(self):
+            def double(number):
+                return 2 * number
+
+            return (Certificate("a", double(1), 3),)
+
     class Nothing(Study):
         def demonstrate(self):
             return ()
@@ -529,6 +536,7 @@ def test_the_example_runs_when_it_is_pasted(newton):
 def test_every_certificate_is_printed_on_a_line():
     assert run_script(example_code(Examples.Plain)) == "holds: a: 1 <= 2\nholds: b: 1 <= 2\n"
     assert run_script(example_code(Examples.Several)) == "holds: a: 1 <= 2\nholds: b: 1 <= 2\n"
+    assert run_script(example_code(Examples.Helper)) == "holds: a: 2 <= 3\n"
 
 
 def test_names_that_the_example_makes_itself_are_not_imported():

@@ -174,6 +174,12 @@ class NaturalHypergradient(ObservedDescent):
         self.n_hvp = 0
         self._last: dict[str, Any] = {}
 
+    # The calls of the inner level are as much part of the use as those below, and are documented with them.
+    inner_step = ObservedDescent.inner_step
+    inner_gradient = ObservedDescent.inner_gradient
+    observe = ObservedDescent.observe
+    clear_batches = ObservedDescent.clear_batches
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
             "NaturalHypergradient must not be copied or pickled, since its losses are functions of the tensors that it "
