@@ -72,6 +72,12 @@ def test_derivatives_of_faces(kind):
     np.testing.assert_allclose(face.dual(slack, multiplier), face.tangent(slack).T @ multiplier, atol=1e-12)
     turn = np.array([(face.dual(slack + u, multiplier) - face.dual(slack - u, multiplier)) / (2 * step) for u in units])
     curvature = face.curvature(slack, multiplier)
+    moved = 0.1 * rng.normal(size=slack.size)
+    expected = face.dual(slack + moved, multiplier) - face.dual(slack, multiplier)
+    np.testing.assert_allclose(face.turn(slack, moved, multiplier), expected, atol=1e-13)
+    np.testing.assert_allclose(
+        face.turn(slack, 1e-14 * moved, multiplier), -1e-14 * curvature @ moved, rtol=1e-9, atol=1e-27
+    )
     np.testing.assert_allclose(curvature, -turn.T, atol=1e-8)
     np.testing.assert_allclose(curvature, curvature.T, atol=1e-12)
     assert np.linalg.eigvalsh(curvature)[0] > -1e-12
@@ -86,7 +92,8 @@ def test_polishing(seed):
     for face, multiplier in zip(fine.faces.curved, fine.frozen, strict=True):
         np.testing.assert_allclose(face.dual(fine.slack[face.rows], multiplier), fine.dual[face.rows], atol=1e-10)
     wrong = Ghost(rough.program, rough.point, rough.dual, find_faces(rough.program, rough.slack, 0 * rough.dual, RULE))
-    assert polished(wrong, RULE) is None  # without its active constraints
+    assert polished(wrong, RULE, exchanges=0) is None  # without its active constraints
+    np.testing.assert_allclose(polished(wrong, RULE).point, fine.point, atol=1e-10)  # which it finds
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -101,7 +108,7 @@ def test_moves_against_the_problem_itself(seed):
     np.testing.assert_allclose((ahead.dual - behind.dual) / (2 * step), exact.multipliers + exact.turn, atol=1e-8)
     errors = []
     for delta in (0.1, 0.05):
-        moves = [fine.move(direction, sign * delta) for sign in (1, -1)]
+        moves = fine.moves(direction, delta, (1.0, -1.0))
         assert [move.delta for move in moves] == [delta, -delta]
         one = np.abs(moves[0].step / delta - exact.step).max()
         mean = 0.5 * (moves[0].step - moves[1].step) / delta
@@ -114,9 +121,21 @@ def test_moves_against_the_problem_itself(seed):
 def test_far_perturbations_are_shortened():
     _, fine = solved(program())
     direction = np.random.default_rng(4).normal(size=8)
-    move = fine.move(direction, 50.0)
-    assert 0 < move.delta < 50.0
-    assert np.isfinite(move.step).all()
+    moves = fine.moves(direction, 50.0, (1.0, -1.0))
+    assert 0 < moves[0].delta == -moves[1].delta < 50.0
+    exact = dense_move(fine, direction).step
+    for move in moves:
+        assert np.abs(move.step / move.delta - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_small_perturbations_lose_no_digits():
+    """Changes of dual vectors are computed without cancellation."""
+    _, fine = solved(program())
+    direction = np.random.default_rng(4).normal(size=8)
+    exact = dense_move(fine, direction)
+    (move,) = fine.moves(direction, 1e-12)
+    np.testing.assert_allclose(move.step / move.delta, exact.step, atol=1e-10)
+    np.testing.assert_allclose((move.multipliers + move.turn) / move.delta, exact.multipliers + exact.turn, atol=1e-10)
 
 
 def test_active_rule():
@@ -131,9 +150,9 @@ def test_directions_without_a_unique_minimiser():
     )
     dual = np.array([1.0, 0.0])
     ghost = Ghost(instance, np.array([0.0, 1.0]), dual, find_faces(instance, np.array([0.0, 1.0]), dual, RULE))
-    assert ghost.move(np.array([1.0, 0.0]), 0.1).step == pytest.approx([0.0, 0.0])
+    assert ghost.moves(np.array([1.0, 0.0]), 0.1)[0].step == pytest.approx([0.0, 0.0])
     with pytest.raises(NotUniqueError):
-        ghost.move(np.array([0.0, 1.0]), 0.1)
+        ghost.moves(np.array([0.0, 1.0]), 0.1)
 
 
 def test_residuals_see_every_violation():
@@ -163,13 +182,15 @@ def test_equality_system_against_the_big_system(kind, repeated):
         rows[7] = rows[3] + rows[4]
         picked = np.append(picked, 7)
     linear, target = rng.normal(size=n), rows[picked] @ rng.normal(size=n)
-    system = EqualitySystem(QuadraticForm(Q, 1e-8), rows, SingleRows.of(rows).column, picked)
+    form = QuadraticForm(Q, 1e-8)
+    np.testing.assert_allclose(form.scale * form.matrix, Q, atol=1e-14)
+    Q, system = form.matrix, EqualitySystem(form, rows, SingleRows.of(rows).column, picked)
     assert system.unique
     point, multipliers = system.solve(linear, target)
     E = rows[picked]
     np.testing.assert_allclose(Q @ point + linear + E.T @ multipliers, 0.0, atol=1e-10)
     np.testing.assert_allclose(E @ point, target, atol=1e-10)
-    other, _, steps, residual = first_order_move(QuadraticForm(Q, 1e-8), E, linear, 1e-11, 20_000)
+    other, _, steps, residual = first_order_move(form, E, linear, 1e-11, 20_000)
     np.testing.assert_allclose(other, system.solve(linear)[0], atol=1e-7)
     assert steps > 5
     assert residual <= 1e-11

@@ -1,6 +1,8 @@
 """Anchored optimistic steps: known values, bounds, certificates that can fail, bad input."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -18,7 +20,14 @@ from assay.games.goma_schedule import (
     deterministic_weights,
     paper_stochastic_bound,
 )
-from assay.games.monotone_operator import CheckedOperator, PairCheck, estimate_lipschitz, fitted_slope, pair_sums
+from assay.games.monotone_operator import (
+    CheckedOperator,
+    PairCheck,
+    estimate_lipschitz,
+    fitted_slope,
+    length,
+    pair_sums,
+)
 from assay.validation import ConvergenceWarning
 
 ROTATION = np.array([[0.0, 1.0], [-1.0, 0.0]])
@@ -51,7 +60,7 @@ class TestKnownValues:
         np.testing.assert_allclose(result.z, z10, atol=5e-9)
         for k, expected in residuals.items():
             assert result.history["residual_sq"][k] == pytest.approx(expected, abs=5e-9)
-        assert (result.n_calls, result.n_iter, result.n_check_calls) == (11, 10, 11)
+        assert (result.n_calls, result.n_iter, result.n_check_calls) == (11, 10, 12)
         assert result.certified
         np.testing.assert_array_equal(result.history["calls"], np.arange(1, 12))
 
@@ -107,7 +116,49 @@ class TestKnownValues:
         assert result.n_calls == 25600
 
 
+def largest_growth(preset, k, step_size):
+    """The most that the potential can grow in step k, over all operators of constant 1; by a semidefinite program.
+
+    The unknown is the Gram matrix of z_k - z_0, F(z_k), g_{k-1}, g_k and F(z_{k+1}). What is known of it is that all
+    pairs of the three points are monotone and Lipschitz.
+    """
+    import cvxpy as cp
+
+    way, here, old, new, there = np.eye(5)
+    if k == 0:
+        way, old = np.zeros(5), here
+    anchored = (1.0 - preset.anchor_weight(k)) * way
+    looked, moved = anchored - preset.exploration(k, step_size) * old, anchored - preset.update(k, step_size) * new
+
+    def product(a, b):
+        return (np.outer(a, b) + np.outer(b, a)) / 2
+
+    def potential(k, point, value, gradient):
+        inner, square, change = preset.potential_weights(k, step_size)
+        apart = value - gradient
+        return inner * product(value, point) + square * product(value, value) + change * product(apart, apart)
+
+    growth = potential(k + 1, moved, there, new) - potential(k, way, here, old)
+    gram = cp.Variable((5, 5), PSD=True)
+    known = [cp.trace(gram) <= 1.0]
+    pairs = ((way, here, looked, new), (way, here, moved, there), (looked, new, moved, there))
+    for a, at_a, b, at_b in pairs:
+        apart, change = a - b, at_a - at_b
+        known.append(cp.trace(product(apart, change) @ gram) >= 0.0)
+        known.append(cp.trace((product(apart, apart) - product(change, change)) @ gram) >= 0.0)
+    program = cp.Problem(cp.Maximize(cp.trace(growth @ gram) / np.abs(growth).max()), known)
+    return program.solve(solver=cp.CLARABEL)
+
+
 class TestProofs:
+    @pytest.mark.parametrize("preset", DETERMINISTIC)
+    def test_the_potential_falls_for_every_operator(self, preset):
+        chosen = PRESETS[preset]
+        for k in (0, 1, 40):
+            for share in (1.0, 0.3):
+                assert largest_growth(chosen, k, share * chosen.largest) <= 1e-6
+        assert largest_growth(chosen, 3, 2.0 * chosen.largest) > 1e-2
+
     @settings(max_examples=8, deadline=None)
     @given(seed=st.integers(0, 10**6), d=st.integers(1, 8), share=st.floats(0.05, 1.0))
     @pytest.mark.parametrize("preset", DETERMINISTIC)
@@ -330,6 +381,44 @@ class TestPaths:
         np.testing.assert_array_equal(first.z, second.z)
         np.testing.assert_array_equal(first.history["potential"], second.history["potential"])
 
+    def test_one_buffer_does_not_spoil_the_estimate_of_the_constant(self):
+        buffer = np.empty(2)
+
+        def reused(z):
+            np.matmul(ROTATION, z, out=buffer)
+            return buffer
+
+        first, second = (goma(f, [1.0, 1.0], n_iter=5, rng=0) for f in (rotate, reused))
+        assert second.lipschitz == pytest.approx(1.2)
+        np.testing.assert_array_equal(first.z, second.z)
+
+    def test_a_restart_that_never_comes_changes_nothing(self):
+        plain, never = (
+            goma(rotate, [1.0, 1.0], 1.0, n_iter=30, z_star=[0, 0], restart_every=every) for every in (None, 30)
+        )
+        assert never.bound == plain.bound
+        np.testing.assert_array_equal(never.z, plain.z)
+        assert goma(rotate, [1.0, 1.0], 1.0, n_iter=30, z_star=[0, 0], restart_every=29).bound is None
+
+    def test_a_model_in_single_precision_is_not_accused(self):
+        import torch
+
+        single = ROTATION.astype(np.float32)
+        tensor = torch.tensor(ROTATION, dtype=torch.bfloat16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for function in (
+                lambda z: single @ z.astype(np.float32),
+                lambda z: tensor @ torch.from_numpy(z).bfloat16(),
+            ):
+                result = goma(function, [1.0, 1.0], 1.0, n_iter=1000, check_every=3, z_star=[0.0, 0.0])
+                assert not any(certificate.violated for certificate in result.certificates)
+                assert result.certified
+            assert goma(lambda z: single @ z.astype(np.float32), [1.0, 1.0], n_iter=5, rng=0).lipschitz < 1.3
+
+    def test_positions_of_the_noise(self):
+        assert StochasticSpec(0.5, 4.0) == StochasticSpec(sigma=0.5, kappa=4.0)
+
     def test_tensors_and_lists_are_taken(self):
         import torch
 
@@ -472,6 +561,55 @@ class TestSpoilt:
         pairs.look(np.ones(2), 2 * np.ones(2), np.zeros(2), np.zeros(2))
         assert (pairs.n_pairs, pairs.n_not_monotone, pairs.n_not_lipschitz) == (1, 0, 1)
 
+    def test_a_point_that_is_no_zero(self):
+        with pytest.raises(ValueError, match=r"z_star must be a zero of F, got a point with \|F\(z_star\)\| = 1.27"):
+            goma(rotate, [1.0, 1.0], 1.0, z_star=[0.9, 0.9])
+        near = goma(rotate, [1.0, 1.0], 1.0, n_iter=50, z_star=[1e-9, 0.0])
+        assert near.certificates[0].assumptions[-1].satisfied is True
+        given = goma(rotate, [1.0, 1.0], 1.0, n_iter=50, distance=1.5)
+        assert given.certificates[0].assumptions[-1].satisfied is None
+        wrong = goma(rotate, [1.0, 1.0], 1.0, n_iter=50, distance=0.1)
+        assert not wrong.certificates[0].holds
+
+    def test_numbers_that_are_too_large_to_be_squared(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(FloatingPointError, match=r"length of 1.41e\+200 at step 0"):
+                goma(rotate, [1e200, 1e200], 1.0, n_iter=5)
+            with pytest.raises(FloatingPointError, match="squared length is finite.*step 6"):
+                goma(lambda z: 2.0 * z, [1.0], 1e-3, n_iter=5000, check_every=3, step_size=499.0)
+            assert goma(rotate, [1.0, 1.0], 1.0, n_iter=5, distance=1e200).bound is None
+            noise = StochasticSpec(sigma=0.1)
+            assert goma(rotate, [1.0, 1.0], 1.0, n_iter=5, distance=1e200, noise=noise, rng=0).bound is None
+
+    def test_numbers_that_are_too_small_to_be_squared(self):
+        with pytest.warns(ConvergenceWarning):
+            result = goma(rotate, [1e-300, 1e-300], 1.0, n_iter=10, tol=1e-310)
+        assert not result.converged
+        assert result.certificates[-1].value == pytest.approx(1e-300 * math.sqrt(0.0645096204))
+        assert goma(lambda z: 1e-70 * rotate(z), [1e-90, 1e-90], 1e-70, n_iter=10).certificates[0].holds
+        assert length(np.array([3e-200, 4e-200])) == pytest.approx(5e-200)
+        assert length(np.array([3e200, -4e200])) == pytest.approx(5e200)
+        assert length(np.zeros(3)) == 0.0
+
+    def test_warnings_point_at_the_caller(self):
+        program = """
+import warnings
+from assay.games.goma import goma
+from assay.games.saddle_peers import anchored_popov, extragradient_operator
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    goma(lambda z: z, [1.0], 1.0, n_iter=2, tol=0.0)
+    anchored_popov(lambda z: z, [1.0], 0.5, n_iter=2, tol=0.0)
+    extragradient_operator(lambda z: z, [1.0], 1.0, n_iter=2, tol=0.0)
+    goma(lambda z: -z, [1.0], 1.0, n_iter=2)
+    anchored_popov(lambda z: -z, [1.0], 0.5, n_iter=2)
+assert [warning.lineno for warning in caught] == [7, 8, 9, 10, 11], caught
+assert ["anchored_popov did not" in str(warning.message) for warning in caught] == [0, 1, 0, 0, 0]
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
 
 class TestBadInput:
     @pytest.mark.parametrize(
@@ -487,6 +625,8 @@ class TestBadInput:
             ({"L": 0.0}, ValueError, "L must"),
             ({"L": -1.0}, ValueError, "L must"),
             ({"L": math.inf}, ValueError, "L must"),
+            ({"L": 1e-300}, ValueError, "L must be at least"),
+            ({"L": 1e300}, ValueError, "L must be at most"),
             ({"tol": -1.0}, ValueError, "tol"),
             ({"preset": "nesterov"}, ValueError, "preset"),
             ({"preset": "stochastic"}, ValueError, "noise"),
@@ -513,6 +653,11 @@ class TestBadInput:
             ({"noise": StochasticSpec(sigma=0.0), "schedule": "horizon", "distance": 1.0}, ValueError, "pull"),
             ({"noise": StochasticSpec(sigma=1.0, pull=2.0), "schedule": "horizon"}, ValueError, "pull"),
             (
+                {"noise": StochasticSpec(sigma=1.0, pull=1e-200), "schedule": "horizon"},
+                ValueError,
+                "pull must be larger",
+            ),
+            (
                 {"noise": StochasticSpec(sigma=1.0), "schedule": "horizon", "distance": 1.0, "step_size": 0.1},
                 ValueError,
                 "step_size",
@@ -536,6 +681,41 @@ class TestBadInput:
         with pytest.raises(FloatingPointError, match="step 0"):
             goma(lambda z: z * np.nan, [1.0, 1.0], 1.0)
 
+    @pytest.mark.parametrize(
+        "function, got",
+        [
+            (lambda z: z + 0j, "ndarray of dtype complex128"),
+            (lambda z: ["1", "2"], "list"),
+            (lambda z: [None, 1.0], "list"),
+            (lambda z: None, "NoneType"),
+            (lambda z: np.ma.array(z, mask=[True, False]), "masked"),
+            (lambda z: np.array([10**400, 1], dtype=object), "dtype object"),
+        ],
+    )
+    def test_what_is_no_vector_of_real_numbers(self, function, got):
+        with pytest.raises(TypeError, match=f"F must return a vector of real numbers, got .*{got}"):
+            goma(function, [1.0, 1.0], 1.0)
+
+    def test_sparse_tensors(self):
+        import torch
+
+        with pytest.raises(TypeError, match="layout torch.sparse_coo"):
+            goma(lambda z: torch.tensor(z).to_sparse(), [1.0, 1.0], 1.0)
+
+    def test_an_operator_that_changes_its_argument(self):
+        with pytest.raises(ValueError, match="F must not change its argument, which it did at step 0"):
+            goma(lambda z: np.multiply(z, 0.9, out=z), [1.0, 1.0], 1.0)
+        calls = []
+
+        def later(z):
+            calls.append(None)
+            if len(calls) > 4:
+                z *= 0.5
+            return rotate(z)
+
+        with pytest.raises(ValueError, match=r"change its argument, which it did at step \d"):
+            goma(later, [1.0, 1.0], 1.0, check_every=3)
+
     @pytest.mark.parametrize("check_every", [1, 100])
     def test_a_nan_names_the_step(self, check_every):
         calls = []
@@ -553,7 +733,7 @@ class TestBadInput:
     def test_the_oracle(self):
         with pytest.raises(ValueError, match="oracle must return a vector of length 2"):
             goma(rotate, [1.0, 1.0], 1.0, noise=StochasticSpec(sigma=1, oracle=lambda z, n, rng: np.zeros(3)))
-        with pytest.raises(FloatingPointError, match="step 0"):
+        with pytest.raises(FloatingPointError, match="oracle must return finite numbers.*step 0"):
             goma(rotate, [1.0, 1.0], 1.0, noise=StochasticSpec(sigma=1, oracle=lambda z, n, rng: z * np.nan))
         with pytest.raises(ValueError, match="L must be given"):
             goma(lambda z: np.ones(2), [1.0, 1.0], noise=StochasticSpec(sigma=1))
@@ -564,6 +744,8 @@ class TestBadInput:
             ({"sigma": -1.0}, ValueError, "sigma"),
             ({"sigma": math.nan}, ValueError, "sigma"),
             ({"kappa": 0.99}, ValueError, "kappa"),
+            ({"sigma": 1e200}, ValueError, "sigma"),
+            ({"kappa": 1e200}, ValueError, "kappa"),
             ({"batch": "huge"}, ValueError, "batch"),
             ({"pull": 0.0}, ValueError, "pull"),
             ({"oracle": 3}, TypeError, "oracle"),

@@ -74,6 +74,8 @@ def test_popov_with_an_anchor_is_the_default_preset():
         anchored_popov(rotate, [1.0, 1.0], 0.5, preset="paper")
     with pytest.raises(ValueError, match="step_size"):
         anchored_popov(rotate, [1.0, 1.0], 0.0)
+    with pytest.raises(TypeError, match="options must be arguments of goma, got momentum"):
+        anchored_popov(rotate, [1.0, 1.0], 0.5, momentum=0.9)
 
 
 @ALL
@@ -101,6 +103,9 @@ class TestEveryPeer:
         [
             ({"L": None}, ValueError, "step_size must be given"),
             ({"L": 0.0}, ValueError, "L must"),
+            ({"L": 1e-310}, ValueError, "L must be at least"),
+            ({"z0": [1e200, 0.0]}, FloatingPointError, "squared length"),
+            ({"F": lambda z: np.multiply(z, 2.0, out=z)}, ValueError, "must not change its argument"),
             ({"step_size": 0.0}, ValueError, "step_size"),
             ({"n_iter": 0}, ValueError, "n_iter"),
             ({"check_every": 0}, ValueError, "check_every"),

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from assay.bilevel.ffo_cones import Block, ConeProgram, matrix_of, vector_of
+from assay.bilevel.ffo_cones import ConeProgram, matrix_of, vector_of
 
 __all__ = [
     "ActiveRule",
@@ -292,7 +292,7 @@ class FaceSet:
 def strongest_independent(
     rows: Float[ndarray, "all n"], n_fixed: int, strength: Float[ndarray, " k"]
 ) -> Int[ndarray, " kept"]:
-    """Which of the rows after some fixed ones to keep: those independent of the fixed and of stronger ones, in order."""
+    """Which rows after some fixed ones to keep: those that are independent of the fixed and of stronger ones."""
     order = np.argsort(-strength, kind="stable")
     arranged = np.vstack([rows[:n_fixed], rows[n_fixed:][order]])
     norms = np.linalg.norm(arranged, axis=1, keepdims=True)

@@ -26,7 +26,7 @@ __all__ = ["Ghost", "Move", "NotUniqueError", "dense_move", "polished"]
 # Below this size, or above this density, a dense factorisation is faster than a sparse one.
 _SMALL, _DENSITY = 60, 0.15
 # How much a perturbed solution may deviate from the tangent.
-_BENT = 0.01
+_BENT = 0.05
 
 
 class NotUniqueError(ValueError):
@@ -174,12 +174,14 @@ class Ghost:
             rows[face.rows] = face.turn(self.slack[face.rows], moved[face.rows], multiplier)
         return rows
 
-    def moves(self, upstream: Float[ndarray, " N"], delta: float, sides: tuple[float, ...] = (1.0,)) -> list[Move]:
+    def moves(
+        self, upstream: Float[ndarray, " N"], delta: float, sides: tuple[float, ...] = (1.0,)
+    ) -> list[Move] | None:
         """Solve the perturbed ghost problem, with the same size of the perturbation on all sides.
 
         Newton's method with the system at the solution, which contracts by a factor of the order of ``delta`` per
-        step; without curved faces the first step is exact. Where the solution would move so far that it bends by more
-        than one per cent, ``delta`` is made smaller.
+        step; without curved faces the first step is exact. Where the solution would leave the tangent by more than a
+        twentieth of its move, ``delta`` is made smaller; None if nothing helps.
 
         Raises
         ------
@@ -193,9 +195,7 @@ class Ghost:
             raise NotUniqueError("the solution is not unique along the upstream gradient")
         if not self.faces.curved:
             rows, nothing = self.row_multipliers(first[n:]), np.zeros(self.slack.size)
-            return [
-                Move(side * delta, side * delta * first[:n], side * delta * rows, nothing) for side in sides
-            ]
+            return [Move(side * delta, side * delta * first[:n], side * delta * rows, nothing) for side in sides]
         for _ in range(40):
             found, shorter = [], 1.0
             for side in sides:
@@ -205,7 +205,7 @@ class Ghost:
             if shorter == 1.0:
                 return found
             delta *= shorter
-        raise NotUniqueError("the ghost problem has no solution near the solution of the inner problem")
+        return None
 
     def _move(
         self, upstream: Float[ndarray, " N"], delta: float, first: Float[ndarray, " size"]

@@ -45,6 +45,10 @@ class LayerRecord:
     run: Callable[..., list[Any]]
     upstream: Float[ndarray, "B outputs"] | None = field(default=None)
 
+    def __post_init__(self) -> None:
+        # where the ghost problem was of no use
+        self.unsettled = np.zeros(len(self.instances), dtype=bool)
+
     @property
     def statuses(self) -> tuple[str, ...]:
         """What the solver said, by instance."""
@@ -98,7 +102,7 @@ class LayerRecord:
             margin = (exact or ghost).faces.margin
             columns["margin"].append(margin if ghost.faces.known else 0.0)
             columns["n_active"].append(ghost.faces.size)
-            columns["confirmed"].append(exact is not None)
+            columns["confirmed"].append(exact is not None and not self.unsettled[instance.index])
         return {name: np.array(column, dtype=float) for name, column in columns.items()}
 
     def gradients(
@@ -114,33 +118,38 @@ class LayerRecord:
                 return np.full(self.compiled.n_parameters, 0.0 * direction.sum()), size
             ghost, sides = instance.ghost, (1.0, -1.0) if self.central else (1.0,)
             scale = ghost.program.scale
-            if self.resolve or _face_in_doubt(ghost):
+            moves = (
+                None if self.resolve or _face_in_doubt(ghost) else self._moved(instance, direction / scale, size, sides)
+            )
+            if moves is None:
                 moves = [self._between_solutions(instance, direction / scale, side * size) for side in sides]
-            else:
-                moves = self._moved(instance, direction / scale, size, sides)
             if self.central and not self.resolve and not ghost.faces.curved and ghost.faces.known:
                 parts = [DataGradient.of_flat_move(ghost.point, ghost.dual * scale, moves[0].times(scale))]
             else:
                 parts = [DataGradient.of_move(ghost.point, ghost.dual * scale, move.times(scale)) for move in moves]
             found = np.mean([self.compiled.to_parameters(part) for part in parts], axis=0)
-            return found, abs(moves[0].delta)
+            return found, abs(moves[0].delta) if ghost.faces.curved and not self.resolve else size
 
         found, used = zip(*self.run(of, self.instances), strict=True)
         return np.stack(found), np.array(used)
 
     def _between_solutions(self, instance: Instance, direction: Float[ndarray, " N"], delta: float) -> Move:
+        """From one solution to another; solvers leave noise, above which the perturbation has to be."""
         ghost = instance.ghost
+        delta = delta / float(np.abs(direction).max())
         other = self.solve(instance.index, ghost.program.tilted(delta * direction), backward=True).ghost
         return Move(delta, other.point - ghost.point, other.dual - ghost.dual, np.zeros(ghost.dual.size))
 
-    @staticmethod
     def _moved(
-        instance: Instance, direction: Float[ndarray, " N"], delta: float, sides: tuple[float, ...]
-    ) -> list[Move]:
+        self, instance: Instance, direction: Float[ndarray, " N"], delta: float, sides: tuple[float, ...]
+    ) -> list[Move] | None:
         try:
-            return instance.ghost.moves(direction, delta, sides)
+            moves = instance.ghost.moves(direction, delta, sides)
         except NotUniqueError as error:
             raise ValueError(f"variables must have unique solutions, got instance {instance.index}: {error}") from error
+        if moves is None:
+            self.unsettled[instance.index] = True
+        return moves
 
     def gradient(
         self, upstream: Float[ndarray, "B outputs"], delta: float | Float[ndarray, " B"]

@@ -68,12 +68,13 @@ class Scores:
     gradient: Float[Tensor, " dim"]
     loss: Float[Tensor, ""]
 
-    def squares(self) -> Float[Tensor, ""]:
-        """Sum of the squares of what goes into outer products: not finite where one of these is not."""
-        parts = [self.rows] if self.rows is not None else []
-        parts += [part for record in self.layers if self.rows is None for part in (record.inputs, record.gradients)]
-        flat = [part.detach().reshape(-1) for part in parts]
-        return torch.stack([part @ part for part in flat]).sum()
+    def squares(self) -> list[Float[Tensor, ""]]:
+        """Sums of the squares of what goes into outer products: not finite where one of these is not."""
+        if self.rows is not None:
+            flat = [self.rows.detach().view(-1)]
+        else:
+            flat = [part.reshape(-1) for record in self.layers for part in (record.inputs, record.gradients)]
+        return [part @ part for part in flat]
 
     def checked(self, where: str, penalty: Tensor | None = None) -> float:
         """The weighted mean loss plus a penalty, if the scores can be used; ``where`` is said in messages.
@@ -87,11 +88,11 @@ class Scores:
         least = loss.new_zeros(()) if self.weights is None else self.weights.min()
         size = self.gradient.detach().abs().sum()
         # One transfer from the device for all that has to be known.
-        known = torch.stack([x.to(self.gradient.dtype) for x in (loss, size, self.squares(), least)])
-        value, size, squares, lowest = known.tolist()
+        known = torch.stack([loss.to(size.dtype), size, least.to(size.dtype), *self.squares()])
+        value, size, lowest, *squares = known.tolist()
         if not size < math.inf:
             raise ValueError(f"scores must be finite, got a nan or an infinity {where}")
-        if not squares < math.inf:
+        if not sum(squares) < math.inf:
             raise ValueError(
                 f"scores must have squares that are finite in {self.gradient.dtype}, got larger ones {where}; scale "
                 "the inner loss"

@@ -51,9 +51,9 @@ class HypergradientReport(Result):
     curvature : float
         Lower bound of the Hessian when losses are convex: the smallest entry of the ridge.
     solution_bound : float
-        Bound on the distance of the solution to that of the true system; inf without a ridge.
+        Bound on the distance of the solution to that of the true system, for convex losses; inf without a ridge.
     error_bound : float
-        Bound on the error of the hypergradient at these inner parameters; nan if not asked.
+        Bound on the error of the hypergradient at these inner parameters, for convex losses; nan if not asked.
     cosine_to_reference, relative_error : float
         Of the hypergradient, against that of conjugate gradients; nan if not asked.
     n_hvp : int

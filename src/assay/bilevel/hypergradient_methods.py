@@ -51,7 +51,8 @@ class HypergradResult(Result):
     cosine_to_reference : float
         Of ``grad``, to that of conjugate gradients; nan if not asked.
     error_bound : float
-        Bound on the error of ``grad`` at these inner parameters; nan if not asked.
+        Bound on the error of ``grad`` at these inner parameters, for losses that are convex in the inner variable; nan
+        if not asked.
     n_hvp : int
         Products with the Hessian that the method took; those of the certificates are not counted.
     n_samples : int

@@ -36,6 +36,7 @@ class RidgeCurvature:
     def __init__(self, ridge: Any, inner: ParameterSet, outer: ParameterSet):
         self._inner, self._outer, self._ridge = inner, outer, ridge
         self._fixed: Tensor | None = None
+        self._by_dtype: dict[torch.dtype, Tensor] = {}
         if callable(ridge):
             self.present = True
             return
@@ -47,8 +48,12 @@ class RidgeCurvature:
         self, v: Sequence[Tensor], dtype: torch.dtype | None = None
     ) -> Float[Tensor, ""] | Float[Tensor, " dim"]:
         """One number, or one per entry of theta, in the dtype of theta by default; differentiable in ``v``."""
-        found = self._converted(self._ridge(self._outer.structured(v))) if self._fixed is None else self._fixed
-        return found.to(dtype or self._inner.dtype)
+        dtype = dtype or self._inner.dtype
+        if self._fixed is None:
+            return self._converted(self._ridge(self._outer.structured(v))).to(dtype)
+        if dtype not in self._by_dtype:
+            self._by_dtype[dtype] = self._fixed.to(dtype)
+        return self._by_dtype[dtype]
 
     def checked(self, v: Sequence[Tensor]) -> Float[Tensor, ""] | Float[Tensor, " dim"]:
         """As a constant; what is not convex is refused."""

@@ -67,7 +67,11 @@ def _limited(
 
 
 def guessed(
-    batch: QPBatch, rule: ActiveRule, points: Float[ndarray, "B n"], lam: Float[ndarray, "B m"], nu: Float[ndarray, "B p"]
+    batch: QPBatch,
+    rule: ActiveRule,
+    points: Float[ndarray, "B n"],
+    lam: Float[ndarray, "B m"],
+    nu: Float[ndarray, "B p"],
 ) -> QPSolutions:
     """The active rows that a solver's answer suggests."""
     everyone = range(batch.size)

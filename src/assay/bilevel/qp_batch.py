@@ -62,9 +62,7 @@ class QPBatch:
 
     def normalised(self, found: QPSolution, index: int) -> QPSolution:
         """A solution of the data as they were given, in the units of the batch."""
-        norms, equality_norms = (
-            kept if kept.ndim == 1 else kept[index] for kept in (self.norms, self.equality_norms)
-        )
+        norms, equality_norms = (kept if kept.ndim == 1 else kept[index] for kept in (self.norms, self.equality_norms))
         return replace(
             found,
             multipliers=found.multipliers * norms / self.scale[index],
@@ -142,7 +140,9 @@ class QPBatch:
     def _adjoint(self, weights: Float[ndarray, "k rows"], which: Int[ndarray, " k"]) -> Float[ndarray, "k n"]:
         if self.one_matrix:
             return (self.products(0).T @ weights.T).T
-        return np.stack([self.products(index).T @ weight for index, weight in zip(which.tolist(), weights, strict=True)])
+        return np.stack(
+            [self.products(index).T @ weight for index, weight in zip(which.tolist(), weights, strict=True)]
+        )
 
     def _times(self, points: Float[ndarray, "k n"], which: Int[ndarray, " k"]) -> Float[ndarray, "k n"]:
         if self.shared[0]:

@@ -155,7 +155,10 @@ class QPRecord:
         return systems[index]
 
     def gradients(
-        self, upstream: Float[ndarray, "B n"], delta: float | Float[ndarray, " B"], needed: tuple[bool, ...] = (True,) * 6
+        self,
+        upstream: Float[ndarray, "B n"],
+        delta: float | Float[ndarray, " B"],
+        needed: tuple[bool, ...] = (True,) * 6,
     ) -> list[Float[ndarray, " ..."] | None]:
         """Gradients by the six data, summed over the batch for those that it shares."""
         step, lam, nu = self.moves(upstream)
