@@ -124,5 +124,5 @@ def test_costs_and_descent():
 
 def test_demonstration():
     certificates = FFOLayerStudy().demonstrate()
-    assert len(certificates) == 5
+    assert len(certificates) == 6
     assert all(certificate.holds for certificate in certificates)

@@ -670,7 +670,8 @@ def test_loop_with_any_optimizer(inner, certify):
     outer_opt = torch.optim.Adam([v], lr=0.2)
     if inner is torch.optim.LBFGS:
         groups, outer_opt = list(net.parameters()), torch.optim.LBFGS([v], lr=0.1, max_iter=2)
-    train = NHGD(hyper, inner(groups, lr=0.05), outer_opt, inner_steps=4, certify=certify)
+    inner_opt = inner(groups, lr=0.05, **({"max_iter": 4} if inner is torch.optim.LBFGS else {}))
+    train = NHGD(hyper, inner_opt, outer_opt, inner_steps=4, certify=certify)
     found = [train.step(torch.arange(30).split(8)) for _ in range(3)]
     assert set(found[0]) == {"outer_loss", "inner_loss", "seconds_inner", "seconds_hyper", "certificate"}
     assert all(math.isfinite(one["outer_loss"]) for one in found)

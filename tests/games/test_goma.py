@@ -576,7 +576,7 @@ class TestSpoilt:
             warnings.simplefilter("error")
             with pytest.raises(FloatingPointError, match=r"length of 1.41e\+200 at step 0"):
                 goma(rotate, [1e200, 1e200], 1.0, n_iter=5)
-            with pytest.raises(FloatingPointError, match="squared length is finite.*step 6"):
+            with pytest.raises(FloatingPointError, match=r"squared length is finite.* step 48:"):
                 goma(lambda z: 2.0 * z, [1.0], 1e-3, n_iter=5000, check_every=3, step_size=499.0)
             assert goma(rotate, [1.0, 1.0], 1.0, n_iter=5, distance=1e200).bound is None
             noise = StochasticSpec(sigma=0.1)
@@ -699,7 +699,7 @@ class TestBadInput:
     def test_sparse_tensors(self):
         import torch
 
-        with pytest.raises(TypeError, match="layout torch.sparse_coo"):
+        with pytest.raises(TypeError, match=r"layout torch\.sparse_coo"):
             goma(lambda z: torch.tensor(z).to_sparse(), [1.0, 1.0], 1.0)
 
     def test_an_operator_that_changes_its_argument(self):
@@ -733,7 +733,7 @@ class TestBadInput:
     def test_the_oracle(self):
         with pytest.raises(ValueError, match="oracle must return a vector of length 2"):
             goma(rotate, [1.0, 1.0], 1.0, noise=StochasticSpec(sigma=1, oracle=lambda z, n, rng: np.zeros(3)))
-        with pytest.raises(FloatingPointError, match="oracle must return finite numbers.*step 0"):
+        with pytest.raises(FloatingPointError, match=r"oracle must return finite numbers.*step 0"):
             goma(rotate, [1.0, 1.0], 1.0, noise=StochasticSpec(sigma=1, oracle=lambda z, n, rng: z * np.nan))
         with pytest.raises(ValueError, match="L must be given"):
             goma(lambda z: np.ones(2), [1.0, 1.0], noise=StochasticSpec(sigma=1))

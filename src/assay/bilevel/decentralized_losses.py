@@ -178,8 +178,9 @@ class NodeLosses:
                     loss = function(points[0][k], points[1][k], None if batches is None else batches[k])
                     each.append(self._as_tensor(loss, (), f"{self.name}[{k}]"))
                 values = torch.stack(each)
+            total = values.sum()
         # One backward pass for all nodes, since a loss depends on the rows of its node only.
-        grads = torch.autograd.grad(values.sum(), points, allow_unused=True)
+        grads = torch.autograd.grad(total, points, allow_unused=True)
         grad_x, grad_y = (torch.zeros_like(p) if g is None else g for g, p in zip(grads, points, strict=True))
         return LossGradients(values.detach().to(x.dtype), grad_x, grad_y)
 

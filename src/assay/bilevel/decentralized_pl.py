@@ -56,7 +56,7 @@ _ESTIMATORS = ("momentum", "storm", "sgd")
 _BACKENDS = ("numpy", "torch", "dist")
 
 # What overflows is refused by name, or ends the run with the status "diverged".
-_QUIET = np.errstate(over="ignore", invalid="ignore")
+_QUIET = {"over": "ignore", "invalid": "ignore"}
 
 # Without a tolerance, the squared hypergradient is to fall to this share of that at the start.
 _PROGRESS = 0.01
@@ -85,7 +85,7 @@ class DecentralizedBilevel:
         :func:`stochastic_step_size`.
     gamma_x : float, optional
         Scale of the steps of ``x``, by default ``0.2 sigma / max(L, 1)`` with the smoothness ``L``; a larger one can
-        be unstable. When ``sigma`` is halved, so is this.
+        be unstable, and so can this one for ``sigma`` above 0.3. When ``sigma`` is halved, so is this.
     gamma_y, gamma_z : float, optional
         Scale of the steps of ``y`` and ``z``, by default ``0.5 / L``.
     a : float, default=3.0
@@ -168,7 +168,7 @@ class DecentralizedBilevel:
     True
     """
 
-    @_QUIET
+    @np.errstate(**_QUIET)
     def __init__(
         self,
         f_list: Any,
@@ -272,7 +272,7 @@ class DecentralizedBilevel:
         x0, y0, options = options_of_problem(problem, noise, options)
         return cls(problem.f, problem.g, x0, y0, graph, **options)
 
-    @_QUIET
+    @np.errstate(**_QUIET)
     def step(self) -> None:
         """Make one iteration.
 
@@ -283,7 +283,6 @@ class DecentralizedBilevel:
         """
         self._iteration.advance(self._scales)
 
-    @_QUIET
     def run(
         self,
         n_iter: int,
@@ -329,11 +328,12 @@ class DecentralizedBilevel:
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be a callable or None, got {type(callback).__name__}")
         began = time.perf_counter() - self._elapsed
-        try:
-            status = self._iterate(n_iter, every, tol, callback, began)
-        finally:
-            self._elapsed = time.perf_counter() - began
-        result = self._report(tol, status)
+        with np.errstate(**_QUIET):
+            try:
+                status = self._iterate(n_iter, every, tol, callback, began)
+            finally:
+                self._elapsed = time.perf_counter() - began
+            result = self._report(tol, status)
         if status == "diverged":
             warnings.warn(
                 f"DecentralizedBilevel diverged in iteration {self.iteration}; "

@@ -115,7 +115,11 @@ class QPBatch:
 
         def make() -> Any:
             rows = self.rows(index)
-            return sp.csr_array(rows) if np.count_nonzero(rows) < 0.1 * rows.size else rows
+            if np.count_nonzero(rows) >= 0.1 * rows.size:
+                return rows
+            line, column = rows.nonzero()
+            starts = np.searchsorted(line, np.arange(len(rows) + 1))
+            return sp.csr_array((rows[line, column], column, starts), shape=rows.shape)
 
         return self._once("products", index, make)
 

@@ -7,7 +7,6 @@ Cholesky factor of ``Q`` and one of :math:`E Q^{-1} E'`; the big symmetric syste
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +46,7 @@ class QuadraticForm:
             half = matrix * (0.5 * factor)
             self._matrix = half + half.T
         self.diagonal = diagonal * factor
-        self._prepare()
+        self.factorise()
 
     @property
     def matrix(self) -> Float[ndarray, "n n"]:
@@ -57,23 +56,28 @@ class QuadraticForm:
     @property
     def upper(self) -> sp.csc_matrix:
         """The upper triangle of it."""
-        return sp.csc_matrix(sp.diags(self.diagonal) if self._matrix is None else np.triu(self._matrix))
+        if self._matrix is not None:
+            return sp.csc_matrix(np.triu(self._matrix))
+        kept = np.flatnonzero(self.diagonal)
+        starts = np.searchsorted(kept, np.arange(self.size + 1))
+        return sp.csc_matrix((self.diagonal[kept], kept, starts), shape=(self.size, self.size))
 
     @property
     def units(self) -> Float[ndarray, " n"]:
         """Diagonal entries, 1 where they vanish."""
         return np.where(self.diagonal > 1e-13, self.diagonal, 1.0)
 
-    def _prepare(self) -> None:
+    def factorise(self) -> None:
+        """Find the factor, or raise an error if there is none."""
         self.shifted = False
-        if not self.is_diagonal:
+        if self._matrix is not None:
             self._factorise()
             return
         least = float(self.diagonal.min(initial=np.inf))
         if least < -1e-12:
             raise _not_semidefinite(least * self.scale)
         self.shifted = least <= 1e-13
-        self._pivots = self.diagonal + self.eps * self.units if self.shifted else self.diagonal
+        self._roots = np.sqrt(self.diagonal + self.eps * self.units if self.shifted else self.diagonal)
 
     def _factorise(self) -> None:
         units = self.units
@@ -97,10 +101,11 @@ class QuadraticForm:
         """The principal submatrix."""
         if free.size == self.size:
             return self
-        part = copy.copy(self)
-        part.size, part.diagonal = free.size, self.diagonal[free]
+        part = object.__new__(QuadraticForm)
+        part.size, part.eps, part.scale, part.is_diagonal = free.size, self.eps, self.scale, self.is_diagonal
+        part.diagonal = self.diagonal[free]
         part._matrix = None if self._matrix is None else self._matrix[np.ix_(free, free)]
-        part._prepare()
+        part.factorise()
         return part
 
     def times(self, vector: Float[ndarray, "*B n"]) -> Float[ndarray, "*B n"]:
@@ -110,13 +115,13 @@ class QuadraticForm:
     def whitened(self, columns: Float[ndarray, "n k"]) -> Float[ndarray, "n k"]:
         """The inverse of the factor times some columns: their products are those with the inverse matrix."""
         if self.is_diagonal:
-            return columns / np.sqrt(self._pivots)[:, None]
+            return columns / self._roots[:, None]
         return scipy.linalg.solve_triangular(self._lower, columns, lower=True, check_finite=False)
 
     def unwhitened(self, vector: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
         """The inverse of the transposed factor times a vector."""
         if self.is_diagonal:
-            return vector / np.sqrt(self._pivots)
+            return vector / self._roots
         return scipy.linalg.solve_triangular(self._lower, vector, lower=True, trans="T", check_finite=False)
 
 
@@ -175,10 +180,11 @@ class EqualitySystem:
         self.size = picked.size
         column = columns[picked]
         alone = column >= 0
-        pinned, first = _first_ones(column, np.flatnonzero(alone), n)
+        singles = np.flatnonzero(alone)
+        pinned, first = _first_ones(column, singles, n)
         if pinned.size and not form.is_diagonal and not self._worthwhile(n, picked.size, pinned.size):
-            pinned, first, alone = pinned[:0], first[:0], np.zeros_like(alone)
-        self._singles = np.flatnonzero(alone)
+            singles, pinned, first, alone = singles[:0], pinned[:0], first[:0], np.zeros_like(alone)
+        self._singles = singles
         self._single_columns = column[self._singles]
         self._single_values = rows[picked[self._singles], self._single_columns]
         self._pinned, self._pins = pinned, first

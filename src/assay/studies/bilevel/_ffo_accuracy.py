@@ -112,7 +112,7 @@ def measure_active_sets(measurement: Measurement, contender: str, count: int, rn
         for options in (rule, tight):
             layer = FFOQPLayer(**options)
             layer(*data)
-            sets.append(layer._last_call.active[0].tolist())
+            sets.append(layer._last_call.solutions.active[0].tolist())
         wrong += sets[0] != sets[1]
     measurement.add("wrong_active_sets", wrong / count, case="random programs")
 

@@ -39,9 +39,11 @@ def _passes(name: str, n: int, batch: int, seed: int) -> dict[str, Callable[[], 
 
 
 def _without_factors(call: Any) -> None:
-    """Take away what polishing has factorised, so that a backward pass shows what it costs by itself."""
-    call.systems = [None] * len(call.systems)
-    call.data.forget("form", "rows", "singles")
+    """Factorise the form anew, and forget what polishing has made of it: all that a backward pass alone would need."""
+    call.solutions.systems = [None] * call.batch.size
+    call.batch.forget()
+    for form in call.batch.forms:
+        form.factorise()
 
 
 def measure_race(measurement: Measurement, contender: str, n: int, batch: int, repeats: int, seed: int) -> None:
@@ -104,14 +106,16 @@ def _cold_backward(layer: Any, kept: Any, q: Any, upstream: Any) -> Callable[[],
 
 
 def _solver_only(program: Any, q: Any) -> Callable[[], Any]:
-    """What a forward pass spends in the solver: its setup, and a solve per instance."""
+    """The calls of the solver in a forward pass: a setup, and a solve per instance; its matrices are at hand."""
+    import scipy.sparse as sp
+
     from assay.bilevel.qp_solvers import QPSolver
 
-    Q, G, h = (part.numpy() for part in (program.Q, program.G, program.h))
-    nothing, rows = np.zeros((0, len(Q))), q.detach().numpy()
+    h, rows = program.h.numpy(), q.detach().numpy()
+    upper, matrix = sp.csc_matrix(np.triu(program.Q.numpy())), sp.csc_matrix(program.G.numpy())
 
     def solve() -> Any:
-        solver = QPSolver.of("clarabel", {}, Q, G, nothing)
+        solver = QPSolver("clarabel", {}, upper, matrix)
         return [solver.solve(row, h, np.zeros(0), index) for index, row in enumerate(rows)]
 
     return solve

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
 __all__ = [
     "Saddle",
@@ -115,6 +114,8 @@ def _breast_cancer() -> tuple[np.ndarray, np.ndarray]:
 
 def robust_logistic() -> Saddle:
     """Logistic regression on breast cancer data, against shifts of the scores that pay their squares."""
+    from scipy.special import expit
+
     features, labels = _breast_cancer()
     n, d = features.shape
     price = 1.0 / n  # at least 1 / (4 n), for which the shifts' part is concave
@@ -144,6 +145,8 @@ def robust_logistic() -> Saddle:
 
 def robust_logistic_minibatch(batch_size: int = 32) -> Callable[[np.ndarray, int, np.random.Generator], np.ndarray]:
     """Unbiased estimates of the field of :func:`robust_logistic` from some of the samples."""
+    from scipy.special import expit
+
     features, labels = _breast_cancer()
     n, d = features.shape
 
