@@ -155,7 +155,7 @@ def test_single_precision_stays_in_it():
     run = DecentralizedBilevel(
         f, g, torch.zeros(5), torch.zeros(12), nx.path_graph(2), backend="torch", sigma=0.1, **FAST
     )
-    result = run.run(30)
+    result = run.run(10, 5)
     assert states(run).dtype == torch.float32
     assert result.x.dtype == np.float64
     invariants = [c for c in result.certificates if "relative error" in c.statement]
@@ -268,6 +268,16 @@ def test_tracking_brings_nodes_together():
     assert without.certificates[4].statement.startswith("mean squared disagreement")
     assert not any("tracker" in c.statement for c in without.certificates)
     assert with_tracking.bytes_sent == 2 * without.bytes_sent
+
+
+def test_nodes_of_a_complete_graph_differ_by_their_trackers():
+    run = solver(graph=nx.complete_graph(4))
+    assert run.network.spectral_gap == pytest.approx(1.0)
+    run.step()
+    assert np.ptp(states(run), axis=0).max() > 1e-6
+    shift = states(run) - states(run).mean(axis=0)
+    start = solver(graph=nx.complete_graph(4)).state_dict()["trackers"]
+    assert np.corrcoef(shift[:, 5:17].ravel(), (start - start.mean(axis=0))[:, 5:17].ravel())[0, 1] < -0.999999
 
 
 def test_messages_are_two_vectors_per_link():

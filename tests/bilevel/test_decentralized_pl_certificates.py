@@ -6,7 +6,6 @@ import functools
 import networkx as nx
 import numpy as np
 import pytest
-import torch
 
 from assay.bilevel import DecentralizedBilevel, bias_law, quadratic_pl_problem
 
@@ -117,16 +116,15 @@ def test_a_lower_loss_with_a_bad_valley_fails():
     """A double well: from y0 the way ends in the worse one, which is stationary."""
 
     def lower(x, y, batch):
-        return ((y**2 - 1.0) ** 2 + 0.3 * y).sum()
+        return ((y**2 - 1.0) ** 2 + 0.3 * y).sum(), (0.0 * x, 4.0 * y * (y**2 - 1.0) + 0.3)
 
     def upper(x, y, batch):
-        return 0.5 * (x**2).sum() + 0.0 * y.sum()
+        return 0.5 * x @ x, (x, 0.0 * y)
 
-    start = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    start = np.zeros(1), np.ones(1)
     result = DecentralizedBilevel(
-        [upper] * 2, [lower] * 2, *start, nx.path_graph(2), backend="torch", smoothness=20.0, refine_steps=80,
-        z0=torch.tensor([-1.0]),
-    ).run(20)  # fmt: skip
+        [upper] * 2, [lower] * 2, *start, nx.path_graph(2), smoothness=20.0, refine_steps=80, z0=[-1.0],
+    ).run(20, 20)  # fmt: skip
     assert not certificate_of(result, "Polyak-Lojasiewicz").holds
 
 

@@ -71,7 +71,10 @@ def build(**changes):
         ({"sampler": lambda rng: None}, "sampler must return a batch"),
         ({"sampler": lambda rng: dict(enumerate("abcd"))}, "sampler must return a batch .* got dict"),
         ({"smoothness": None, "g_list": [lambda x, y, b: (0.0, (x, 0 * y))] * 4}, "smoothness .* do not change"),
-        ({"smoothness": None, "g_list": [lambda x, y, b: (0.0, (x, y / (y == 0)))] * 4}, "smoothness .* not finite"),
+        (
+            {"smoothness": None, "g_list": [lambda x, y, b: (0.0, (x, np.log(-1.0 - y**2)))] * 4},
+            "smoothness .* not finite",
+        ),
         ({"sampler": lambda rng: [[1], [], [1], [1]]}, "got none for node 1"),
         ({"rng": -1}, "rng must be a non-negative seed"),
     ],

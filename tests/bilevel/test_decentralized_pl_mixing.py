@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.bilevel.mixing_files import mixing_from_edgelist
-from assay.bilevel.mixing_matrix import as_mixing_matrix, metropolis_weights, spectral_gap
+from assay.bilevel import metropolis_weights, mixing_from_edgelist, spectral_gap
+from assay.bilevel.mixing_matrix import as_mixing_matrix
 from assay.bilevel.mixing_network import SimulatedNetwork
 
 
@@ -101,6 +101,15 @@ def test_sparse_matrices_are_taken():
     assert np.array_equal(as_mixing_matrix(sp.csr_array(W)), W)
 
 
+def test_matrices_are_copied_and_both_ends_know_of_a_link():
+    W = metropolis_weights(nx.cycle_graph(5))
+    taken = as_mixing_matrix(W)
+    assert np.array_equal(taken, W)
+    assert not np.shares_memory(taken, W)
+    W[0, 2] = 1e-17
+    assert as_mixing_matrix(W)[2, 0] == 5e-18
+
+
 EDGES = "# ring\nsource,target\n3,10\n10,2\n2,1\n1,3\n"
 
 
@@ -110,6 +119,8 @@ def test_list_of_links(tmp_path):
     path.write_text(EDGES)
     W = mixing_from_edgelist(path)
     assert np.array_equal(W, metropolis_weights(nx.Graph([(0, 1), (0, 2), (1, 3), (2, 3)])))
+    path.write_text("\ufeff" + EDGES.removeprefix("# ring\n").replace("\n", "\r\n"))  # as spreadsheets write it
+    assert np.array_equal(mixing_from_edgelist(path), W)
     (tmp_path / "weighted.txt").write_text("a b 0.3\nb c 9\n")
     assert np.array_equal(mixing_from_edgelist(tmp_path / "weighted.txt"), metropolis_weights(nx.path_graph(3)))
 
@@ -147,7 +158,11 @@ def test_files_that_are_refused(tmp_path, text, kind, message):
         mixing_from_edgelist(path, kind=kind)
 
 
-def test_other_files(tmp_path):
+def test_other_files(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="path must be a file"):
+        mixing_from_edgelist(tmp_path)
+    with pytest.raises(TypeError, match="path"):
+        mixing_from_edgelist(None)
     with pytest.raises(FileNotFoundError):
         mixing_from_edgelist(tmp_path / "nothing.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
@@ -156,6 +171,10 @@ def test_other_files(tmp_path):
     nx.write_graphml(nx.DiGraph([(0, 1)]), tmp_path / "directed.graphml")
     with pytest.raises(ValueError, match="undirected"):
         mixing_from_edgelist(tmp_path / "directed.graphml")
+    (tmp_path / "many.csv").write_text("0,1\n1,2\n2,3\n")
+    monkeypatch.setattr("assay.bilevel.mixing_files._MAX_NODES", 3)
+    with pytest.raises(ValueError, match="at most 3 nodes, got 4"):
+        mixing_from_edgelist(tmp_path / "many.csv")
 
 
 @pytest.mark.parametrize("tensors", [False, True])
@@ -166,5 +185,5 @@ def test_sparse_products_are_the_dense_ones(tensors):
     network = SimulatedNetwork(W, given_rows)
     assert network._operator.is_sparse if tensors else sp.issparse(network._operator)
     assert np.allclose(network.mix(given_rows), W @ rows, atol=1e-15)
-    assert network.bytes_sent == 160 * 3 * 8
+    assert network.traffic() == (160, 160 * 3 * 8)
     assert np.allclose(network.mean(network.mix(given_rows)), rows.mean(axis=0))

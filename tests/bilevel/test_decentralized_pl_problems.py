@@ -1,5 +1,7 @@
 """Problems with a closed form: their known values, gradients and conditions; tuning problems on labelled rows."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from assay.bilevel.decentralized_tuning import gate_pruning_problem, ridge_tuning_problem
-from assay.bilevel.pl_problems import nonconvex_pl_problem, quadratic_pl_problem
+from assay.bilevel import gate_pruning_problem, nonconvex_pl_problem, quadratic_pl_problem, ridge_tuning_problem
 
 BOTH = [quadratic_pl_problem, nonconvex_pl_problem]
 
@@ -124,6 +125,8 @@ def test_dimensions_are_checked(make, arguments, error, message):
 def test_more_dimensions_are_checked():
     with pytest.raises(ValueError, match="rank must be at most n"):
         quadratic_pl_problem(2, n=5)
+    with pytest.raises(TypeError, match="heterogeneous"):
+        quadratic_pl_problem(2, heterogeneous="no")
     with pytest.raises(ValueError, match=r"x must have shape \(5,\)"):
         quadratic_pl_problem(2).F([0.0])
 
@@ -222,3 +225,54 @@ def test_rows_are_checked(make):
         make(X, labels, X_validation, labels_validation, 0)
     with pytest.raises(ValueError, match="batch_size"):
         make(X, labels, X_validation, labels_validation, 2, batch_size=0)
+    for label, message in ((1e300, "less than 50, got 1e\\+300"), (50, "less than 50, got 50"), (-1, "got -1")):
+        with pytest.raises(ValueError, match=f"y_train must have classes 0, 1, .*{message}"):
+            make(X, [label, *labels[1:]], X_validation, labels_validation, 2)
+
+
+@pytest.mark.parametrize("make", [ridge_tuning_problem, gate_pruning_problem])
+def test_what_is_scored_is_checked(make):
+    X, labels, *_ = rows = rows_of()
+    problem = make(*rows, 2)
+    x, y = (np.asarray(point) for point in (problem.x0, problem.y0))
+    for arguments, message in (
+        ((x[1:], y, X, labels), f"x must have {len(x)} entries, got {len(x) - 1}"),
+        ((x, y[1:], X, labels), f"y must have {len(y)} entries, got {len(y) - 1}"),
+        ((x, y, X[:, 1:], labels), "features must have 4 columns, got 3"),
+        ((x, y, X, labels + 3), "labels must have classes 0, 1, ..., less than 3"),
+        ((x, y * np.nan, X, labels), "y must be a finite"),
+        ((x + np.inf, y, X, labels), "x must be a finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            problem.score(*arguments)
+    grad = torch.as_tensor(y).clone().requires_grad_()
+    closed = np.where(np.arange(len(x)) == 0, -np.inf, x)
+    for point in (x, closed):
+        assert problem.score(torch.as_tensor(point), grad, X, labels) == problem.score(point, y, X, labels)
+
+
+def test_gates_of_one_unit_or_feature_are_alive():
+    X, labels, X_validation, labels_validation = rows_of()
+    whole = X, labels, X_validation, labels_validation
+    narrow = X[:, :1], labels, X_validation[:, :1], labels_validation
+    for rows, n_hidden in ((whole, 1), (narrow, 3)):
+        problem = gate_pruning_problem(*rows, 2, n_hidden=n_hidden, rng=0)
+        first, second = rows[0].shape[1] * n_hidden, n_hidden * 3
+        parts = problem.y0.split([first, n_hidden, second, 3])
+        assert [bool(part.any()) for part in parts] == [True, False, True, False]
+    with pytest.raises(TypeError, match="dtype must be"):
+        gate_pruning_problem(*rows, 2, dtype=torch.int32)
+
+
+def test_problems_can_be_sent_to_processes():
+    rng = np.random.default_rng(0)
+    for problem in (quadratic_pl_problem(2), nonconvex_pl_problem(2), ridge_tuning_problem(*rows_of(), 2)):
+        other = pickle.loads(pickle.dumps(problem))
+        sizes = (len(problem.x0), len(problem.y0)) if hasattr(problem, "x0") else problem.shape
+        rows = [rng.normal(size=(2, size)) for size in sizes]
+        assert np.array_equal(problem.g(*rows, None)[0], other.g(*rows, None)[0])
+    problem = gate_pruning_problem(*rows_of(), 2, rng=0)
+    other = pickle.loads(pickle.dumps(problem))
+    rows = problem.x0.repeat(2, 1), problem.y0.repeat(2, 1)
+    assert torch.equal(problem.f(*rows, None), other.f(*rows, None))
+    assert np.array_equal(*(one.sampler(np.random.default_rng(1)) for one in (problem, other)))

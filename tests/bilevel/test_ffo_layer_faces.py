@@ -14,7 +14,8 @@ from assay.bilevel.ffo_faces import (
     find_faces,
 )
 from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move, polished
-from assay.bilevel.qp_ghost import EqualitySystem, QuadraticForm, SingleRows, first_order_move
+from assay.bilevel.qp_ghost import EqualitySystem, QuadraticForm, first_order_move
+from assay.bilevel.qp_rows import UnitRows
 
 pytest.importorskip("clarabel")
 RULE = ActiveRule()
@@ -182,13 +183,13 @@ def test_equality_system_against_the_big_system(kind, repeated):
     if repeated:
         rows[7] = rows[3] + rows[4]
         picked = np.append(picked, 7)
-    linear, target = rng.normal(size=n), rows[picked] @ rng.normal(size=n)
+    linear, target = rng.normal(size=n), UnitRows.of(rows).take(picked) @ rng.normal(size=n)
     form = QuadraticForm(Q, 1e-8)
     np.testing.assert_allclose(form.scale * form.matrix, Q, atol=1e-14)
-    Q, system = form.matrix, EqualitySystem(form, rows, SingleRows.of(rows).column, picked)
+    Q, system = form.matrix, EqualitySystem(form, UnitRows.of(rows), picked)
     assert system.unique
     point, multipliers = system.solve(linear, target)
-    E = rows[picked]
+    E = UnitRows.of(rows).take(picked)
     np.testing.assert_allclose(Q @ point + linear + E.T @ multipliers, 0.0, atol=1e-10)
     np.testing.assert_allclose(E @ point, target, atol=1e-10)
     other, _, steps, residual = first_order_move(form, E, linear, 1e-11, 20_000)
@@ -204,4 +205,23 @@ def test_quadratic_forms():
     assert QuadraticForm(np.ones((3, 3)), 1e-8).shifted
     with pytest.raises(ValueError, match="smallest eigenvalue of -1"):
         QuadraticForm(np.array([[1.0, 2.0], [2.0, 1.0]]), 1e-8)
-    assert SingleRows.of(np.array([[0.0, 3.0], [1.0, 1.0], [0.0, 0.0]])).column.tolist() == [1, -1, -1]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_of_norm_one(sparse):
+    """Whatever their size, and the same if sparse."""
+    matrix = np.zeros((4, 200 if sparse else 2))
+    matrix[:, :2] = [[0.0, 3.0], [1e300, 1e300], [0.0, 0.0], [0.0, -1e-300]]
+    rows = UnitRows.of(matrix)
+    assert sp.issparse(rows.matrix) == sparse
+    unit = rows.take(None)[:, :2]
+    np.testing.assert_allclose(unit, [[0.0, 1.0], [0.5**0.5, 0.5**0.5], [0.0, 0.0], [0.0, -1.0]])
+    np.testing.assert_allclose(rows.norms, [3.0, 2**0.5 * 1e300, 1.0, 1e-300])
+    assert rows.single_columns.tolist() == [1, -1, -1, 1]
+    assert rows.single_values[[0, 3]].tolist() == [1.0, -1.0]
+    both = rows.above(rows)
+    assert len(both) == 8
+    np.testing.assert_allclose(both.take(np.array([5])), rows.take(np.array([1])))
+    points = np.random.default_rng(0).normal(size=(3, matrix.shape[1]))
+    np.testing.assert_allclose(both.times(points), points @ both.take(None).T)
+    np.testing.assert_allclose(rows.adjoint(np.ones((2, 4))), np.ones((2, 4)) @ rows.take(None), atol=1e-15)

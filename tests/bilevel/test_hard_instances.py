@@ -734,7 +734,7 @@ def test_the_study_is_complete():
     assert scalars["violations", ""] == 0.0
     assert scalars["calls_any_step", "kappa=20"] <= scalars["calls", "kappa=20"]
     # every run is certified, not only the best
-    assert len({case for case, _ in measured.certificates}) == 8
+    assert len({case for case, _ in measured.certificates}) == 10
     assert all(certificate.holds for _, certificate in measured.certificates)
     assert all(certificate.holds for certificate in study.demonstrate())
 
@@ -760,6 +760,13 @@ def test_the_study_does_not_hide_errors(monkeypatch):
     monkeypatch.setattr("assay.bilevel.penalty_f2sa", lambda instance, scale: lambda *_: [np.zeros(1)], raising=False)
     with pytest.raises(ValueError, match="must have shape"):
         study_module._measure_method(Measurement(), "F2SA", Problem({"kappas": (20,), "max_calls": 100}, 0))
+
+
+def test_slopes_are_of_what_is_known():
+    assert study_module._slope([1, 10, 100], [2, 200, math.nan]) == pytest.approx(2)
+    assert study_module._growth([2, 200, math.nan]) == 100
+    assert math.isnan(study_module._slope([1, 10], [2, math.nan]))
+    assert math.isnan(study_module._growth([math.nan, 1]))
 
 
 def test_claims_have_their_numbers():

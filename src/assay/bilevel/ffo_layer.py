@@ -9,6 +9,7 @@ gradient.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +290,13 @@ def check_tensor(tensor: Any, name: str) -> None:
         raise TypeError(f"{name} must be a tensor with values, got one on the meta device")
 
 
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Check that all entries are numbers; their sum tells in one pass, unless it overflows."""
+    tensor = tensor.detach()
+    if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite, got nan or infinite entries")
+
+
 def _check_solver(solver: Any, name: str) -> str:
     if not isinstance(solver, str) or not solver:
         raise TypeError(f"{name} must be the name of a solver, got {solver!r}")
@@ -325,8 +333,7 @@ def _check_tensors(parameters: Sequence[Any], tensors: Sequence[Any]) -> int | N
 
 
 def _check_values(tensor: Tensor, parameter: Any, index: int) -> None:
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"params[{index}] must be finite, got nan or infinite entries")
+    check_finite(tensor, f"params[{index}]")
     attributes = parameter.attributes
     for name, wrong in (("nonneg", tensor < 0), ("nonpos", tensor > 0), ("pos", tensor <= 0), ("neg", tensor >= 0)):
         if attributes[name] and bool(wrong.any()):

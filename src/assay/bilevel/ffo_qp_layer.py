@@ -20,7 +20,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from assay.bilevel.ffo_autograd import differentiable_once
-from assay.bilevel.ffo_layer import active_rule, check_flag, check_tensor
+from assay.bilevel.ffo_layer import active_rule, check_finite, check_flag, check_tensor
 from assay.bilevel.qp_active import guessed, polished
 from assay.bilevel.qp_batch import DIMS, QPBatch
 from assay.bilevel.qp_record import QPOptions, QPRecord
@@ -251,7 +251,7 @@ class FFOQPLayer(torch.nn.Module):
                 found.append(batch.normalised(UserSolver(options.solver, Q, G, A).solve(q, h, b, index), index))
                 continue
             if solver is None or not known:
-                rows = sp.csc_matrix(batch.products(index))
+                rows = sp.csc_matrix(batch.rows(index).matrix)
                 solver = QPSolver(options.solver, options.solver_args, batch.form(index).upper, rows)
             found.append(batch.solved_by(solver, index))
         return found
@@ -292,6 +292,5 @@ def _check_data(arguments: tuple[Any, ...]) -> tuple[list[Tensor], int | None]:
                     + (f" after {size}" if size else "")
                 )
             size = shape[0]
-        if not bool(torch.isfinite(tensor.detach()).all()):
-            raise ValueError(f"{name} must be finite, got nan or infinite entries")
+        check_finite(tensor, name)
     return tensors, size

@@ -60,9 +60,8 @@ def _limited(
     n_equations = batch.n_equations
     if found.size + n_equations <= batch.q.shape[1]:
         return found, False
-    rows = batch.rows(index)
-    picked = np.vstack([rows[:n_equations], rows[n_equations + found]])
-    kept = strongest_independent(picked, n_equations, weight[found])
+    rows = batch.rows(index).take(batch.picked(found))
+    kept = strongest_independent(rows, n_equations, weight[found])
     return found[kept], kept.size < found.size
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from assay.bilevel.qp_ghost import EqualitySystem, QuadraticForm, SingleRows
+from assay.bilevel.qp_ghost import EqualitySystem, QuadraticForm
+from assay.bilevel.qp_rows import UnitRows
 from assay.bilevel.qp_solvers import QPSolution, QPSolver
 
 __all__ = ["DIMS", "QPBatch"]
@@ -46,8 +46,8 @@ class QPBatch:
         linear = np.broadcast_to(np.abs(q).max(axis=-1), size)
         self.scale[self.scale == 0.0] = linear[self.scale == 0.0]  # a linear program
         self.scale[self.scale == 0.0] = 1.0
-        self.norms, self._G = _normalised(G)
-        self.equality_norms, self._A = _normalised(A)
+        self._G, self._A = ([UnitRows.of(one) for one in (part[None] if part.ndim == 2 else part)] for part in (G, A))
+        self.norms, self.equality_norms = (np.stack([one.norms for one in kept]) for kept in (self._G, self._A))
         self.q = q / self.scale[:, None]
         self.h = np.broadcast_to(h / self.norms, (size, h.shape[-1]))
         self.b = np.broadcast_to(b / self.equality_norms, (size, b.shape[-1]))
@@ -62,7 +62,7 @@ class QPBatch:
 
     def normalised(self, found: QPSolution, index: int) -> QPSolution:
         """A solution of the data as they were given, in the units of the batch."""
-        norms, equality_norms = (kept if kept.ndim == 1 else kept[index] for kept in (self.norms, self.equality_norms))
+        norms, equality_norms = (kept[index % len(kept)] for kept in (self.norms, self.equality_norms))
         return replace(
             found,
             multipliers=found.multipliers * norms / self.scale[index],
@@ -105,31 +105,18 @@ class QPBatch:
         """The quadratic form of an instance, over its scale."""
         return self.forms[0 if self.shared[0] else index]
 
-    def rows(self, index: int) -> Float[ndarray, "rows n"]:
-        """Equations above inequalities, all of norm 1."""
-        G, A = (kept[0 if len(kept) == 1 else index] for kept in (self._G, self._A))
-        return self._once("rows", index, lambda: np.vstack([A, G])) if len(A) else G
+    def rows(self, index: int) -> UnitRows:
+        """Equations above inequalities."""
+        G, A = (kept[index % len(kept)] for kept in (self._G, self._A))
+        return self._once("rows", index, lambda: A.above(G)) if len(A) else G
 
-    def products(self, index: int) -> Any:
-        """The same for products: sparse where that is faster."""
-
-        def make() -> Any:
-            rows = self.rows(index)
-            if np.count_nonzero(rows) >= 0.1 * rows.size:
-                return rows
-            line, column = rows.nonzero()
-            starts = np.searchsorted(line, np.arange(len(rows) + 1))
-            return sp.csr_array((rows[line, column], column, starts), shape=rows.shape)
-
-        return self._once("products", index, make)
+    def picked(self, active: Int[ndarray, " k"]) -> Int[ndarray, " e"]:
+        """Places of the equations and of some inequalities."""
+        return np.append(np.arange(self.n_equations), self.n_equations + active) if self.n_equations else active
 
     def system(self, index: int, active: Int[ndarray, " k"]) -> EqualitySystem:
         """The system of the equations and some inequalities."""
-        rows = self.rows(index)
-        singles = self._once("singles", index, lambda: SingleRows.of(rows))
-        n_equations = self.n_equations
-        picked = np.concatenate([np.arange(n_equations), n_equations + active]) if n_equations else active
-        return EqualitySystem(self.form(index), rows, singles.column, picked)
+        return EqualitySystem(self.form(index), self.rows(index), self.picked(active))
 
     def forget(self) -> None:
         """Drop what can be made again."""
@@ -138,15 +125,15 @@ class QPBatch:
     def values(self, points: Float[ndarray, "k n"], which: Int[ndarray, " k"]) -> Float[ndarray, "k rows"]:
         """Rows times points, of some instances."""
         if self.one_matrix:
-            return (self.products(0) @ points.T).T
-        return np.stack([self.products(index) @ point for index, point in zip(which.tolist(), points, strict=True)])
+            return self.rows(0).times(points)
+        pairs = zip(which.tolist(), points, strict=True)
+        return np.concatenate([self.rows(index).times(point[None]) for index, point in pairs])
 
     def _adjoint(self, weights: Float[ndarray, "k rows"], which: Int[ndarray, " k"]) -> Float[ndarray, "k n"]:
         if self.one_matrix:
-            return (self.products(0).T @ weights.T).T
-        return np.stack(
-            [self.products(index).T @ weight for index, weight in zip(which.tolist(), weights, strict=True)]
-        )
+            return self.rows(0).adjoint(weights)
+        pairs = zip(which.tolist(), weights, strict=True)
+        return np.concatenate([self.rows(index).adjoint(weight[None]) for index, weight in pairs])
 
     def _times(self, points: Float[ndarray, "k n"], which: Int[ndarray, " k"]) -> Float[ndarray, "k n"]:
         if self.shared[0]:
@@ -187,19 +174,6 @@ def _forms(Q: Float[ndarray, "*B n n"], eps: float) -> list[QuadraticForm]:
         except ValueError as error:
             raise ValueError(f"{error} for instance {index}") from None
     return forms
-
-
-def _normalised(
-    matrix: Float[ndarray, "*B m n"],
-) -> tuple[Float[ndarray, "*B m"], list[Float[ndarray, "m n"]]]:
-    """Norms of the rows, 1 for a row of zeros, and copies of the matrices with rows of norm 1."""
-    largest = np.maximum(matrix.max(axis=-1, initial=0.0), -matrix.min(axis=-1, initial=0.0))
-    largest[largest == 0.0] = 1.0  # dividing by it first keeps the squares from overflowing
-    scaled = matrix / largest[..., None]
-    lengths = np.sqrt(np.einsum("...ij,...ij->...i", scaled, scaled))
-    lengths[lengths == 0.0] = 1.0
-    scaled /= lengths[..., None]
-    return largest * lengths, [scaled] if matrix.ndim == 2 else list(scaled)
 
 
 def _size(rows: Float[ndarray, "k d"]) -> Float[ndarray, " k"]:

@@ -7,15 +7,15 @@ Cholesky factor of ``Q`` and one of :math:`E Q^{-1} E'`; the big symmetric syste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-__all__ = ["EqualitySystem", "QuadraticForm", "SingleRows", "first_order_move"]
+from assay.bilevel.qp_rows import UnitRows
+
+__all__ = ["EqualitySystem", "QuadraticForm", "first_order_move"]
 
 
 class QuadraticForm:
@@ -133,26 +133,6 @@ def _not_semidefinite(least: float) -> ValueError:
     return ValueError(f"Q must be positive semidefinite, got a smallest eigenvalue of {least:g}")
 
 
-@dataclass(frozen=True, eq=False)
-class SingleRows:
-    """Which rows of a matrix have one entry only, and where.
-
-    Parameters
-    ----------
-    column : numpy.ndarray of shape (rows,)
-        Column of the entry, -1 for a row with none or several.
-    """
-
-    column: Int[ndarray, " rows"]
-
-    @classmethod
-    def of(cls, matrix: Float[ndarray, "rows n"]) -> SingleRows:
-        """Look at a matrix."""
-        entries = matrix != 0
-        single = np.count_nonzero(entries, axis=1) == 1
-        return cls(np.where(single, entries.argmax(axis=1), -1) if matrix.shape[1] else np.zeros(0, dtype=int))
-
-
 class EqualitySystem:
     r"""Minimise :math:`\frac12 d'Qd + c'd` subject to :math:`Ed = t` for several ``c`` and ``t``.
 
@@ -160,25 +140,17 @@ class EqualitySystem:
     ----------
     form : QuadraticForm
         The matrix, with its factor.
-    rows : numpy.ndarray of shape (all, n)
+    rows : UnitRows
         Rows that the equations are taken from.
-    columns : numpy.ndarray of shape (all,)
-        From :class:`SingleRows`.
     picked : numpy.ndarray of shape (r,)
         Which rows are equations.
     """
 
-    def __init__(
-        self,
-        form: QuadraticForm,
-        rows: Float[ndarray, "all n"],
-        columns: Int[ndarray, " all"],
-        picked: Int[ndarray, " r"],
-    ):
+    def __init__(self, form: QuadraticForm, rows: UnitRows, picked: Int[ndarray, " r"]):
         self.form = form
         n = form.size
         self.size = picked.size
-        column = columns[picked]
+        column = rows.single_columns[picked]
         alone = column >= 0
         singles = np.flatnonzero(alone)
         pinned, first = _first_ones(column, singles, n)
@@ -186,11 +158,11 @@ class EqualitySystem:
             singles, pinned, first, alone = singles[:0], pinned[:0], first[:0], np.zeros_like(alone)
         self._singles = singles
         self._single_columns = column[self._singles]
-        self._single_values = rows[picked[self._singles], self._single_columns]
+        self._single_values = rows.single_values[picked[singles]]
         self._pinned, self._pins = pinned, first
-        self._values = rows[picked[first], pinned]
+        self._values = rows.single_values[picked[first]]
         self._others = np.flatnonzero(~alone)
-        self._dense = rows[picked[self._others]]
+        self._dense = rows.take(picked[self._others])
         free = np.ones(n, dtype=bool)
         free[pinned] = False
         self._free = np.flatnonzero(free)
@@ -198,6 +170,8 @@ class EqualitySystem:
         self._part = self._dense[:, self._free]
         self._white = self._sub.whitened(np.ascontiguousarray(self._part.T))
         self._gram = _SafeInverse(self._white.T @ self._white)
+        # fixed coordinates and a division: nothing to refine
+        self._explicit = form.is_diagonal and not self._others.size and not self._sub.shifted
 
     @staticmethod
     def _worthwhile(n: int, r: int, pinned: int) -> bool:
@@ -236,6 +210,8 @@ class EqualitySystem:
     ) -> tuple[Float[ndarray, " n"], Float[ndarray, " r"]]:
         """Minimiser and multipliers, refined until the residual is at rounding level or no longer falls."""
         target = np.zeros(self.size) if target is None else target
+        if self._explicit:
+            return self._explicitly(linear, target)
         point, multipliers = self._once(linear, target)
         least = np.inf
         for _ in range(25):
@@ -251,6 +227,16 @@ class EqualitySystem:
             correction = self._once(-first, second)
             point, multipliers = point + correction[0], multipliers + correction[1]
         return best
+
+    def _explicitly(
+        self, linear: Float[ndarray, " n"], target: Float[ndarray, " r"]
+    ) -> tuple[Float[ndarray, " n"], Float[ndarray, " r"]]:
+        point, multipliers = np.empty(linear.size), np.zeros(target.size)
+        point[self._free] = -linear[self._free] / self._sub.diagonal
+        point[self._pinned] = target[self._pins] / self._values
+        balance = self.form.diagonal[self._pinned] * point[self._pinned] + linear[self._pinned]
+        multipliers[self._pins] = -balance / self._values
+        return point, multipliers
 
     def _once(
         self, linear: Float[ndarray, " n"], target: Float[ndarray, " r"]

@@ -103,7 +103,7 @@ class QPRecord:
         margin = np.maximum(slack, exact.lam).min(axis=1, initial=np.inf)
         independence, n_active = np.empty(batch.size), np.empty(batch.size)
         for index, active in enumerate(found.active):
-            rows = batch.rows(index)[self._picked(active)]
+            rows = batch.rows(index).take(batch.picked(active))
             n_active[index] = len(rows)
             if len(rows) > rows.shape[1]:
                 independence[index] = 0.0
@@ -116,9 +116,6 @@ class QPRecord:
             "n_active": n_active,
             "confirmed": exact.confirmed.astype(float),
         }
-
-    def _picked(self, active: Int[ndarray, " k"]) -> Int[ndarray, " e"]:
-        return np.append(np.arange(self.batch.n_equations), self.batch.n_equations + active)
 
     def moves(
         self, upstream: Float[ndarray, "B n"]
@@ -136,7 +133,7 @@ class QPRecord:
             else:
                 step[index], multipliers, self.iterations[index], residual = first_order_move(
                     batch.form(index),
-                    batch.rows(index)[self._picked(active)],
+                    batch.rows(index).take(batch.picked(active)),
                     row,
                     self.options.tol,
                     self.options.max_iter,
@@ -230,7 +227,7 @@ def _dense_kkt(
     batch: QPBatch, found: QPSolutions, index: int, upstream: Float[ndarray, " n"]
 ) -> tuple[Float[ndarray, " n"], Float[ndarray, " m"], Float[ndarray, " p"]]:
     """Implicit differentiation of all optimality conditions; it does not look at an active set."""
-    rows, p, lam = batch.rows(index), batch.n_equations, found.lam[index]
+    rows, p, lam = batch.rows(index).take(None), batch.n_equations, found.lam[index]
     A, G, point = rows[:p], rows[p:], found.points[index]
     n, m = point.size, lam.size
     matrix = np.block(

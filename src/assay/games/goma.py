@@ -66,12 +66,12 @@ def goma(
     ----------
     F : callable
         Takes a float64 array of shape (d,) and returns one. The array is reused: a function that keeps it has to copy
-        it, and may not change it.
+        it, and may not change it. Vectors of a lower precision are taken, and allowed their rounding in the checks.
     z0 : array_like of shape (d,)
         Start and anchor.
     L : float, optional
-        Lipschitz constant. When not given it is estimated from 20 finite differences around ``z0``, and multiplied by
-        1.2.
+        Lipschitz constant, between 1e-75 and 1e75. When not given it is estimated from 20 finite differences around
+        ``z0``, and multiplied by 1.2.
     preset : {"halpern", "paper", "explore", "stochastic"}, default="halpern"
         The schedule without noise; with noise leave the default or say "stochastic".
     n_iter : int, default=1000
@@ -86,7 +86,7 @@ def goma(
         With noise: steps that shrink like :math:`k^{-3/4}`, for any number of them; or steps for exactly ``n_iter``,
         from a bound on the noise by the distance to the zero, which is proved and much tighter.
     z_star : array_like of shape (d,), optional
-        A zero, for the bound.
+        A zero, for the bound; it is checked by a call, to a millionth of the operator at the start.
     rng : None, int or numpy.random.Generator, optional
         For the estimate of ``L`` and the noise.
     step_size : float, optional
@@ -111,9 +111,11 @@ def goma(
     TypeError
         If an argument or what ``F`` returns is of another type.
     ValueError
-        If an argument is out of range, a step size is larger than what is proved, or ``F`` returns another shape.
+        If an argument is out of range, a step size is larger than what is proved, ``z_star`` is no zero, or ``F``
+        returns another shape or changes its argument.
     FloatingPointError
-        If ``F`` returns a nan or an infinity; the message has the number of the step.
+        If ``F`` returns a nan or an infinity, or a vector so long that its squared length overflows; the message has
+        the number of the step.
 
     Warns
     -----

@@ -190,7 +190,8 @@ class Monitor:
             self.n_calls += 1
             check_unchanged(iterate, z, iteration)
         value = _copied(value, spare_value)
-        self.norm = length(value)
+        residual_sq = sum_of_squares(value)
+        self.norm = math.sqrt(residual_sq) if residual_sq > 1e-280 else length(value)
         if self.pairs is not None:
             self.pairs.eps = self.operator.eps
         for point in (self._last, old):
@@ -203,7 +204,7 @@ class Monitor:
         row = {
             "iteration": iteration,
             "calls": n_calls,
-            "residual_sq": sum_of_squares(value),
+            "residual_sq": residual_sq,
             "potential": potential,
             "seconds": entered - self._started - self._spent,
         }

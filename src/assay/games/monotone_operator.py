@@ -164,7 +164,7 @@ def check_lipschitz(constant: Any) -> float:
 
 def check_unchanged(z: Vector, before: Vector, step: int) -> None:
     """Check that a user's function left its argument as it was, without which there is no iteration to speak of."""
-    if not np.array_equal(z, before):
+    if not (z == before).all():
         raise ValueError(f"F must not change its argument, which it did at step {step}: let it work on a copy")
 
 

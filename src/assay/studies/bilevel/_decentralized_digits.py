@@ -53,7 +53,7 @@ def ridge_problem(task: DigitsTask, n_nodes: int = N_NODES) -> Any:
     return ridge_tuning_problem(*task.train, *task.validation, n_nodes, x0=X0)
 
 
-def measure_ridge(measurement: Measurement, contender: str, seed: int, n_iter: int) -> None:
+def measure_ridge(measurement: Measurement, contender: str, seed: int, n_iter: int, **options: Any) -> None:
     """Tune the penalties and score on the test rows, at the mean of the nodes."""
     from assay.bilevel import DecentralizedBilevel, metropolis_weights
 
@@ -89,6 +89,7 @@ def measure_ridge(measurement: Measurement, contender: str, seed: int, n_iter: i
         result = DecentralizedBilevel(
             problem.f, problem.g, problem.x0, problem.y0, W, sigma=SIGMA, gamma_x=GAMMA_X, gamma_y=GAMMA_Y,
             gamma_z=GAMMA_Y, x_bounds=BOX, sampler=problem.sampler, tracking=contender != "no tracking", rng=seed,
+            **options,
         ).run(n_iter)  # fmt: skip
         _score(measurement, problem, task, result.x, result.y)
         loss, accuracy = problem.score(result.x, result.z, *task.test)

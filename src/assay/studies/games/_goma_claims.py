@@ -99,19 +99,9 @@ CLAIMS = (
         case="bilinear",
     ),
     Claim(
-        "C3-logarithmic",
-        "the same on the bilinear game with logarithmic singular values",
-        "residual_default",
-        EG,
-        ">=",
-        1e3,
-        "as C3, on singular values with which extragradient has the exponent -1 of the earlier experiment",
-        versus=GOMA,
-        case="bilinear, logarithmic",
-    ),
-    Claim(
         "C3-tuned",
-        "the same with the best of five step sizes for both",
+        "At 20000 calls on the bilinear game extragradient has at least 1000 times the squared norm, with the best of "
+        "five step sizes for both",
         "residual_tuned",
         EG,
         ">=",
@@ -119,6 +109,18 @@ CLAIMS = (
         "as C3, with equal tuning",
         versus=GOMA,
         case="bilinear",
+    ),
+    Claim(
+        "C3-logarithmic",
+        "At 20000 calls on the bilinear game with logarithmic singular values extragradient has at least 1000 times "
+        "the squared norm",
+        "residual_default",
+        EG,
+        ">=",
+        1e3,
+        "as C3, on singular values with which extragradient has the exponent -1 of the earlier experiment",
+        versus=GOMA,
+        case="bilinear, logarithmic",
     ),
     *(
         Claim(
@@ -151,7 +153,7 @@ CLAIMS = (
     ),
     Claim(
         "C4c-both",
-        "and so it does where both step sizes shrink like k^(-3/4), as ours: exponent above -0.1",
+        "Extragradient with two step sizes that both shrink like k^(-3/4), as ours, stays flat: exponent above -0.1",
         "slope",
         DSEG_BOTH,
         ">=",
