@@ -72,7 +72,7 @@ def build(**changes):
         ({"sampler": lambda rng: dict(enumerate("abcd"))}, "sampler must return a batch .* got dict"),
         ({"smoothness": None, "g_list": [lambda x, y, b: (0.0, (x, 0 * y))] * 4}, "smoothness .* do not change"),
         (
-            {"smoothness": None, "g_list": [lambda x, y, b: (0.0, (x, np.log(-1.0 - y**2)))] * 4},
+            {"smoothness": None, "g_list": [lambda x, y, b: (0.0, (x, np.sqrt(1e-20 - y**2)))] * 4},
             "smoothness .* not finite",
         ),
         ({"sampler": lambda rng: [[1], [], [1], [1]]}, "got none for node 1"),

@@ -314,7 +314,7 @@ def price(
     game = DataMarket.from_csv(market)
     n_buyers, n_sellers = game.values.shape
     with waiting(f"pricing {market.name}, {n_sellers} sellers", quiet):
-        result = solve_pricing(game, dynamics=dynamics, max_rounds=max_rounds)
+        result = solve_pricing(game, dynamics=dynamics, max_rounds=max_rounds, rng=0)
     summary = {
         "market": f"{market.name}, {n_buyers} buyers, {n_sellers} sellers",
         "incentive ratio": f"{result.incentive_ratio:.6g}",
