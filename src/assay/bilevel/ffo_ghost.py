@@ -10,6 +10,7 @@ interior-point solver returns.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -76,6 +77,12 @@ class _System:
         return best * self._scales, least / size
 
 
+def _assembled(places: list[tuple[ndarray, ndarray, ndarray]], shape: tuple[int, int]) -> sp.csr_array:
+    """A sparse matrix of several dense blocks, each as rows, columns and entries."""
+    rows, columns, entries = (np.concatenate(parts) for parts in zip(*places, strict=True))
+    return sp.csr_array((entries, (rows, columns)), shape=shape)
+
+
 def _equilibrating(matrix: sp.coo_array, passes: int = 4) -> Float[ndarray, " size"]:
     """Scales of rows and columns of a symmetric matrix after which their largest entries are about 1."""
     scales, entries = np.ones(matrix.shape[0]), np.abs(matrix.data)
@@ -139,22 +146,38 @@ class Ghost:
 
     def equations(self, slack: Float[ndarray, " M"]) -> sp.csr_array:
         """Rows of the tangent plane."""
-        parts = [self.program.matrix[self.faces.flat]]
-        parts += [sp.csr_array(f.tangent(slack[f.rows])) @ self.program.matrix[f.rows] for f in self.faces.curved]
-        return sp.vstack(parts, format="csr")
+        flat = self.faces.flat
+        places, start = [(np.arange(flat.size), flat, np.ones(flat.size))], flat.size
+        for face in self.faces.curved:
+            tangent = face.tangent(slack[face.rows])
+            rows, columns = np.indices(tangent.shape)
+            places.append((start + rows.ravel(), face.rows.start + columns.ravel(), tangent.ravel()))
+            start += face.size
+        return sp.csr_array(_assembled(places, (start, slack.size)) @ self.program.matrix)
 
     def form(self, slack: Float[ndarray, " M"], multipliers: list[Float[ndarray, " ..."]]) -> sp.csc_array:
         """Second derivative of the Lagrangian with these multipliers of the curved faces."""
-        total = self.program.quadratic
+        places = []
         for face, multiplier in zip(self.faces.curved, multipliers, strict=True):
-            rows = self.program.matrix[face.rows]
-            total = total + rows.T @ sp.csr_array(face.curvature(slack[face.rows], multiplier)) @ rows
-        return sp.csc_array(total)
+            bent = face.curvature(slack[face.rows], multiplier)
+            rows, columns = np.indices(bent.shape) + face.rows.start
+            places.append((rows.ravel(), columns.ravel(), bent.ravel()))
+        if not places:
+            return self.program.quadratic
+        matrix = self.program.matrix
+        return sp.csc_array(
+            self.program.quadratic + matrix.T @ (_assembled(places, (slack.size, slack.size)) @ matrix)
+        )
+
+    @cached_property
+    def tangent_plane(self) -> sp.csr_array:
+        """Equations at the solution."""
+        return self.equations(self.slack)
 
     def system(self) -> _System:
         """Factorised at the solution, once."""
         if self._system is None:
-            self._system = _System(self.form(self.slack, self.frozen), self.equations(self.slack))
+            self._system = _System(self.form(self.slack, self.frozen), self.tangent_plane)
         return self._system
 
     def row_multipliers(self, multipliers: Float[ndarray, " e"]) -> Float[ndarray, " M"]:
@@ -212,8 +235,9 @@ class Ghost:
     ) -> tuple[Move | None, float]:
         """The move, and by how much ``delta`` must be smaller: a power of two."""
         system, n, found = self.system(), self.point.size, first
-        equations, push = self.equations(self.slack), delta * upstream
-        longest, force = (float(np.abs(part).max(initial=0.0)) for part in (first[:n], push))
+        equations, push = self.tangent_plane, delta * upstream
+        force = float(np.abs(push).max())
+        longest = max(float(np.abs(first[:n]).max()), 1e-10 * force)  # below that it does not move
         previous = np.inf
         for _ in range(60):
             step = found[:n]
@@ -224,7 +248,7 @@ class Ghost:
             balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn + equations.T @ found[n:]
             correction, _ = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
             change = max(
-                float(np.abs(correction[:n]).max()) / (longest or 1.0),
+                float(np.abs(correction[:n]).max()) / longest,
                 float(np.abs(equations.T @ correction[n:]).max(initial=0.0)) / force,
             )
             if previous == np.inf and change > _BENT:

@@ -92,7 +92,7 @@ class LayerRecord:
         for instance in self.instances:
             ghost = instance.ghost
             columns["residual"].append(max(program_residual(ghost.program, ghost.point, ghost.dual)))
-            rows = ghost.equations(ghost.slack).toarray()
+            rows = ghost.tangent_plane.toarray()
             norms = np.linalg.norm(rows, axis=1, keepdims=True)
             rows = rows / np.where(norms > 0, norms, 1.0)
             least = np.inf if not len(rows) else float(np.linalg.svd(rows, compute_uv=False)[-1])

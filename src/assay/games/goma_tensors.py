@@ -9,8 +9,8 @@ from torch import Tensor
 
 __all__ = ["advance", "explore"]
 
-# Entries of a block: a megabyte of single precision, and a multiple of what a vector register holds.
-_BLOCK = 2**18
+# Entries of a block: two megabytes of single precision, and a multiple of what a vector register holds.
+_BLOCK = 2**19
 
 
 def explore(parameters: Sequence[Tensor], gradients: Sequence[Tensor], exploration: float, foreach: bool) -> None:
