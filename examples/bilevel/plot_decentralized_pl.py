@@ -15,9 +15,7 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 
-from assay.bilevel.decentralized_pl import DecentralizedBilevel
-from assay.bilevel.mixing_matrix import metropolis_weights, spectral_gap
-from assay.bilevel.pl_problems import quadratic_pl_problem
+from assay.bilevel import DecentralizedBilevel, metropolis_weights, quadratic_pl_problem, spectral_gap
 
 problem = quadratic_pl_problem(8)
 ring = nx.cycle_graph(8)
@@ -31,7 +29,7 @@ for certificate in result.certificates:
 # A smaller penalty parameter gets closer, and is slower. The squared hypergradient levels off at about its square,
 # times a constant.
 figure, axes = plt.subplots(figsize=(6, 3.5))
-for sigma in (0.4, 0.2, 0.1):
+for sigma in (0.2, 0.1, 0.05):
     history = DecentralizedBilevel.from_problem(problem, ring, sigma=sigma, refine_steps=20).run(2000, 20).history
     axes.semilogy(history["iteration"], history["true_stationarity"], label=f"sigma = {sigma}")
 axes.set(xlabel="iteration", ylabel="squared hypergradient at the mean")
@@ -63,7 +61,7 @@ figure.tight_layout()
 # noise ends up with larger ones.
 from sklearn.datasets import load_digits
 
-from assay.bilevel.decentralized_tuning import ridge_tuning_problem
+from assay.bilevel import ridge_tuning_problem
 
 pixels, labels = load_digits(return_X_y=True)
 rng = np.random.default_rng(0)

@@ -3,11 +3,11 @@ r"""Cone programs: the form in which every convex problem of a layer is solved, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 __all__ = ["Block", "ConeProgram", "matrix_of", "program_residual", "vector_of"]
@@ -61,10 +61,12 @@ class ConeProgram:
         norms = np.sqrt(self.matrix.power(2).sum(axis=1))
         return np.where(norms > 0, norms, 1.0)
 
-    def block_norm(self, block: Block) -> float:
-        """Root mean square of the norms of its rows."""
-        norm = float(np.sqrt(self.matrix[block.rows].power(2).sum() / (block.stop - block.start)))
-        return norm if norm > 0 else 1.0
+    @cached_property
+    def block_norms(self) -> list[float]:
+        """Root mean squares of the norms of the rows of every cone, 1 where all vanish."""
+        squares = np.concatenate([[0.0], np.cumsum(self.matrix.power(2).sum(axis=1))])
+        norms = [float(np.sqrt((squares[b.stop] - squares[b.start]) / (b.stop - b.start))) for b in self.blocks]
+        return [norm if norm > 0 else 1.0 for norm in norms]
 
     def slack(self, point: Float[ndarray, " N"]) -> Float[ndarray, " M"]:
         """What has to be in the cones."""
@@ -82,19 +84,26 @@ class ConeProgram:
         return replace(self, quadratic=self.quadratic / size, linear=self.linear / size, scale=self.scale * size)
 
 
-def matrix_of(vector: Float[ndarray, " k"]) -> Float[ndarray, "side side"]:
-    """Symmetric matrix of a scaled upper triangle."""
-    side = int((np.sqrt(8 * vector.size + 1) - 1) / 2 + 0.5)
+@lru_cache(maxsize=64)
+def _triangle(side: int) -> tuple[Int[ndarray, " k"], Int[ndarray, " k"], Float[ndarray, " k"]]:
+    """Rows and columns of an upper triangle by columns, and what its entries are multiplied by."""
     columns, rows = np.tril_indices(side)
-    matrix = np.zeros((side, side))
-    matrix[rows, columns] = vector / np.where(rows == columns, 1.0, np.sqrt(2.0))
-    return matrix + np.triu(matrix, 1).T
+    return rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0))
 
 
-def vector_of(matrix: Float[ndarray, "side side"]) -> Float[ndarray, " k"]:
+def matrix_of(vector: Float[ndarray, "*batch k"]) -> Float[ndarray, "*batch side side"]:
+    """Symmetric matrix of a scaled upper triangle, or of several."""
+    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2 + 0.5)
+    rows, columns, weights = _triangle(side)
+    matrix = np.empty((*vector.shape[:-1], side, side))
+    matrix[..., rows, columns] = matrix[..., columns, rows] = vector / weights
+    return matrix
+
+
+def vector_of(matrix: Float[ndarray, "*batch side side"]) -> Float[ndarray, "*batch k"]:
     """Inverse of :func:`matrix_of`."""
-    columns, rows = np.tril_indices(len(matrix))
-    return matrix[rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0))
+    rows, columns, weights = _triangle(matrix.shape[-1])
+    return matrix[..., rows, columns] * weights
 
 
 def _lorentz_distance(vector: Float[ndarray, " k"]) -> float:
@@ -165,9 +174,9 @@ def program_residual(
     reach = reach if 0 < reach < np.inf else float(np.abs(point).max(initial=0.0)) or 1.0
     force = max(float(np.abs(term).max(initial=0.0)) for term in terms) or 1.0
     worst, outside = float(np.abs(sum(terms)).max(initial=0.0)) / force, 0.0
-    for block in program.blocks:
+    for block, norm in zip(program.blocks, program.block_norms, strict=True):
         s, d = slack[block.rows], dual[block.rows]
-        norms = program.row_norms[block.rows] if block.kind in ("zero", "nonneg") else program.block_norm(block)
+        norms = program.row_norms[block.rows] if block.kind in ("zero", "nonneg") else norm
         s, d = s / (norms * reach), d * (norms / force)
         if block.kind == "zero":
             outside = max(outside, float(np.abs(s).max()))

@@ -182,8 +182,7 @@ class SemidefiniteFace(CurvedFace):
     def tangent(self, slack: Float[ndarray, " k"]) -> Float[ndarray, "size k"]:
         """Minus their derivative."""
         basis = self._rotated(slack)
-        units = np.eye(self.size)
-        return np.array([vector_of(_symmetric(basis @ matrix_of(unit) @ basis.T)) for unit in units])
+        return vector_of(_symmetric(basis @ matrix_of(np.eye(self.size)) @ basis.T))
 
     def dual(self, slack: Float[ndarray, " k"], multiplier: Float[ndarray, " size"]) -> Float[ndarray, " k"]:
         """The dual vector of a multiplier."""
@@ -197,11 +196,8 @@ class SemidefiniteFace(CurvedFace):
         basis = self._rotated(slack)
         inverse = self.image @ np.linalg.inv(self.image.T @ matrix_of(slack) @ self.image) @ self.image.T
         weight = basis @ matrix_of(multiplier) @ basis.T
-        columns = []
-        for unit in np.eye(slack.size):
-            moved = inverse @ matrix_of(unit) @ weight
-            columns.append(vector_of(moved + moved.T))
-        return np.array(columns)
+        moved = inverse @ matrix_of(np.eye(slack.size)) @ weight
+        return vector_of(moved + moved.mT)
 
     def turn(
         self, slack: Float[ndarray, " k"], moved: Float[ndarray, " k"], multiplier: Float[ndarray, " size"]
@@ -226,8 +222,8 @@ class SemidefiniteFace(CurvedFace):
         return bool(np.linalg.eigvalsh(self.image.T @ matrix_of(slack) @ self.image)[0] > 1e-12)
 
 
-def _symmetric(matrix: Float[ndarray, "side side"]) -> Float[ndarray, "side side"]:
-    return 0.5 * (matrix + matrix.T)
+def _symmetric(matrix: Float[ndarray, "*batch side side"]) -> Float[ndarray, "*batch side side"]:
+    return 0.5 * (matrix + matrix.mT)
 
 
 @dataclass(frozen=True)
@@ -332,7 +328,7 @@ def find_faces(
     margins, known, capped = [np.inf], True, False
     row_norms = program.row_norms
     bounds: list[Int[ndarray, " ..."]] = []
-    for block in program.blocks:
+    for block, scale in zip(program.blocks, program.block_norms, strict=True):
         rows, indices = block.rows, np.arange(block.start, block.stop)
         s, d = slack[rows], dual[rows]
         if block.kind == "zero":
@@ -343,7 +339,6 @@ def find_faces(
             margins.append(float(np.maximum(own, weight).min(initial=np.inf)))
             bounds.append(indices[rule.active(own, weight)])
             continue
-        scale = program.block_norm(block)
         s, d = s / scale, d * scale
         if block.kind == "soc":
             if s.size == 1:

@@ -165,9 +165,7 @@ class Ghost:
         if not places:
             return self.program.quadratic
         matrix = self.program.matrix
-        return sp.csc_array(
-            self.program.quadratic + matrix.T @ (_assembled(places, (slack.size, slack.size)) @ matrix)
-        )
+        return sp.csc_array(self.program.quadratic + matrix.T @ (_assembled(places, (slack.size, slack.size)) @ matrix))
 
     @cached_property
     def tangent_plane(self) -> sp.csr_array:
@@ -237,7 +235,7 @@ class Ghost:
         system, n, found = self.system(), self.point.size, first
         equations, push = self.tangent_plane, delta * upstream
         force = float(np.abs(push).max())
-        longest = max(float(np.abs(first[:n]).max()), 1e-10 * force)  # below that it does not move
+        longest = max(float(np.abs(first[:n]).max()), 1e-7 * force)  # below that it does not move
         previous = np.inf
         for _ in range(60):
             step = found[:n]
