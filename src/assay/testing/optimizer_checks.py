@@ -198,7 +198,8 @@ def closures_are_evaluated(bench: Bench) -> None:
         returned = optimizer.step(closure)
     assert calls, "the closure was not evaluated"
     assert returned is not None, "step(closure) returned nothing"
-    assert abs(float(torch.as_tensor(returned).detach()) - calls[0]) <= 1e-6 * abs(calls[0]), "step(closure) returned another loss"
+    loss = float(torch.as_tensor(returned).detach())
+    assert abs(loss - calls[0]) <= 1e-6 * abs(calls[0]), "step(closure) returned another loss"
     if not bench.needs_closure:
         plain = bench.net()
         bench.step(plain, bench.make(plain.parameters()), (inputs, targets))
