@@ -13,7 +13,8 @@ from assay.bilevel.ffo_faces import (
     SemidefiniteFace,
     find_faces,
 )
-from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move, polished
+from assay.bilevel.ffo_ghost import Ghost, NotUniqueError, dense_move
+from assay.bilevel.ffo_polish import polished
 from assay.bilevel.qp_ghost import EqualitySystem, QuadraticForm, first_order_move
 from assay.bilevel.qp_rows import UnitRows
 

@@ -188,6 +188,8 @@ def _by_cvxpy(program: ConeProgram, solver_args: Mapping[str, Any], instance: in
     problem = cp.Problem(cp.Minimize(objective), constraints)
     try:
         problem.solve(solver=solver.upper(), **solver_args)
+    except TypeError as error:
+        raise TypeError(f"solver_args must have settings of {solver}, got {dict(solver_args)}: {error}") from error
     except cp.SolverError as error:
         raise ValueError(f"solver must be able to solve every instance, got instance {instance}: {error}") from error
     if problem.status not in ("optimal", "optimal_inaccurate"):

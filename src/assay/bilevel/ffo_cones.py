@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -164,23 +165,31 @@ def program_residual(
 ) -> tuple[float, float]:
     """How far a pair is from optimal: the largest violation of stationarity and complementarity, and of the cones.
 
-    Slacks are relative to the size of the solution, dual vectors to that of the terms of stationarity, both in units
-    of rows of norm 1. A pair of vectors is complementary where the first is the projection of their difference.
+    Every violation is relative to the terms that it is a difference of, in units of rows of norm 1. A pair of vectors
+    is complementary where the first is the projection of their difference.
     """
     slack = program.slack(point)
     terms = program.quadratic @ point, program.linear, program.matrix.T @ dual
-    offset = np.abs(program.offset / program.row_norms)
-    reach = max(float(np.abs(point).max(initial=0.0)), float(offset.min(where=offset > 0, initial=np.inf)))
-    reach = reach if 0 < reach < np.inf else float(np.abs(point).max(initial=0.0)) or 1.0
-    force = max(float(np.abs(term).max(initial=0.0)) for term in terms) or 1.0
-    worst, outside = float(np.abs(sum(terms)).max(initial=0.0)) / force, 0.0
+    largest = np.maximum.reduce([np.abs(term) for term in terms])
+    offset = np.abs(program.offset)
+    farthest = float(np.abs(point).max(initial=0.0)), float((offset / program.row_norms).max(initial=0.0))
+    reach, force = _floor(farthest[0] or farthest[1]), _floor(float(largest.max(initial=0.0)))
+    worst, outside = float(np.abs(sum(terms) / np.maximum(largest, force)).max(initial=0.0)), 0.0
     for block, norm in zip(program.blocks, program.block_norms, strict=True):
-        s, d = slack[block.rows], dual[block.rows]
-        norms = program.row_norms[block.rows] if block.kind in ("zero", "nonneg") else norm
-        s, d = s / (norms * reach), d * (norms / force)
+        s, d, size = slack[block.rows], dual[block.rows], offset[block.rows] + np.abs(slack[block.rows])
+        if block.kind in ("zero", "nonneg"):
+            norms: Any = program.row_norms[block.rows]
+        else:
+            norms, size = norm, size.max()
+        s, d = s / np.maximum(size, norms * reach), d * (norms / force)
         if block.kind == "zero":
             outside = max(outside, float(np.abs(s).max()))
         else:
             gap, violation = _misfit(block.kind, s, d)
             worst, outside = max(worst, gap), max(outside, violation)
     return worst, outside
+
+
+def _floor(size: float) -> float:
+    """What small terms are compared with: 1 or the size of all of them, unless that is huge."""
+    return max(min(size, 1.0), 1e-6 * size) or 1.0

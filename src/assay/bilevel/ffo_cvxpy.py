@@ -220,7 +220,7 @@ def _check_problem(cp: Any, problem: Any, parameters: Any, variables: Any) -> No
         if variable.id not in known:
             raise ValueError(f"variables must be primal variables of the problem, got {variable.name()!r}")
     for leaf in [*parameters, *variables]:
-        for name in ("sparsity", "hermitian", "complex", "imag"):
+        for name in ("sparsity", "hermitian", "complex", "imag", "integer", "boolean"):
             if leaf.attributes.get(name):
                 raise ValueError(f"{leaf.name()!r} must not have the attribute {name!r}")
         if len(leaf.shape) > 2:

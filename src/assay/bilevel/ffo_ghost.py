@@ -3,8 +3,7 @@ r"""The ghost problem: the inner problem with frozen duals, restricted to the ta
 At a solution the Lagrangian with the duals held fixed has the same first and second derivatives along the active
 constraints as the problem itself. Minimising it plus ``delta`` times the upstream gradient, over the tangent plane, is
 therefore one more solve of a simpler problem, with equations only, and the move of its minimiser divided by ``delta``
-is all that a backward pass needs. The same linear system, of the active rows only, serves to polish what an
-interior-point solver returns.
+is all that a backward pass needs.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ import scipy.sparse.linalg
 from jaxtyping import Float
 from numpy import ndarray
 
-from assay.bilevel.ffo_cones import ConeProgram, program_residual
-from assay.bilevel.ffo_faces import ActiveRule, FaceSet, find_faces
+from assay.bilevel.ffo_cones import ConeProgram
+from assay.bilevel.ffo_faces import FaceSet
 
-__all__ = ["Ghost", "Move", "NotUniqueError", "dense_move", "polished"]
+__all__ = ["Ghost", "GhostSystem", "Move", "NotUniqueError", "dense_move"]
 
 # Below this size, or above this density, a dense factorisation is faster than a sparse one.
 _SMALL, _DENSITY = 60, 0.15
-# How much a perturbed solution may deviate from the tangent.
-_BENT = 0.05
+# By how much changes may deviate from linear ones, relative to them, with one side and with both.
+_BENT = 0.1, 0.02
 
 
 class NotUniqueError(ValueError):
     """The upstream gradient has a component along which the solution is not unique."""
 
 
-class _System:
+class GhostSystem:
     """The symmetric system of a quadratic form and equations, factorised with a small shift.
 
     Rows and columns are scaled so that their largest entries are about 1. The shift makes the system invertible
@@ -138,7 +137,7 @@ class Ghost:
     point: Float[ndarray, " N"]
     dual: Float[ndarray, " M"]
     faces: FaceSet
-    _system: _System | None = field(default=None, init=False, repr=False)
+    _system: GhostSystem | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.slack = self.program.slack(self.point)
@@ -172,10 +171,10 @@ class Ghost:
         """Equations at the solution."""
         return self.equations(self.slack)
 
-    def system(self) -> _System:
+    def system(self) -> GhostSystem:
         """Factorised at the solution, once."""
         if self._system is None:
-            self._system = _System(self.form(self.slack, self.frozen), self.tangent_plane)
+            self._system = GhostSystem(self.form(self.slack, self.frozen), self.tangent_plane)
         return self._system
 
     def row_multipliers(self, multipliers: Float[ndarray, " e"]) -> Float[ndarray, " M"]:
@@ -188,12 +187,25 @@ class Ghost:
             at += face.size
         return rows
 
-    def turned(self, moved: Float[ndarray, " M"]) -> Float[ndarray, " M"]:
-        """Change of the frozen dual on curved faces when the slack moves."""
-        rows = np.zeros(moved.size)
-        for face, multiplier in zip(self.faces.curved, self.frozen, strict=True):
-            rows[face.rows] = face.turn(self.slack[face.rows], moved[face.rows], multiplier)
-        return rows
+    @cached_property
+    def curvatures(self) -> list[Float[ndarray, "k k"]]:
+        """Of the curved faces at the solution."""
+        return [f.curvature(self.slack[f.rows], m) for f, m in zip(self.faces.curved, self.frozen, strict=True)]
+
+    def turned(self, moved: Float[ndarray, " M"], force: float = np.inf) -> tuple[Float[ndarray, " M"], float]:
+        """Change of the frozen dual on curved faces when the slack moves; and how far that is from linear.
+
+        The latter is the largest of all faces, relative to the change, or a small part of ``force`` where it is less.
+        """
+        rows, bent = np.zeros(moved.size), 0.0
+        for face, multiplier, curvature in zip(self.faces.curved, self.frozen, self.curvatures, strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):  # too far a move is made shorter
+                turn = face.turn(self.slack[face.rows], moved[face.rows], multiplier)
+            linear = curvature @ moved[face.rows]
+            size = max(float(np.linalg.norm(linear)), 1e-9 * force)
+            bent = max(bent, float(np.linalg.norm(turn + linear)) / size)
+            rows[face.rows] = turn
+        return rows, bent
 
     def moves(
         self, upstream: Float[ndarray, " N"], delta: float, sides: tuple[float, ...] = (1.0,)
@@ -201,8 +213,8 @@ class Ghost:
         """Solve the perturbed ghost problem, with the same size of the perturbation on all sides.
 
         Newton's method with the system at the solution, which contracts by a factor of the order of ``delta`` per
-        step; without curved faces the first step is exact. Where the solution would leave the tangent by more than a
-        twentieth of its move, ``delta`` is made smaller; None if nothing helps.
+        step; without curved faces the first step is exact. Where that would be far from linear, ``delta`` is made
+        smaller; None if nothing helps.
 
         Raises
         ------
@@ -220,7 +232,7 @@ class Ghost:
         for _ in range(40):
             found, shorter = [], 1.0
             for side in sides:
-                move, factor = self._move(upstream, side * delta, side * delta * first)
+                move, factor = self._move(upstream, side * delta, side * delta * first, _BENT[len(sides) - 1])
                 found.append(move)
                 shorter = min(shorter, factor)
             if shorter == 1.0:
@@ -229,7 +241,7 @@ class Ghost:
         return None
 
     def _move(
-        self, upstream: Float[ndarray, " N"], delta: float, first: Float[ndarray, " size"]
+        self, upstream: Float[ndarray, " N"], delta: float, first: Float[ndarray, " size"], limit: float
     ) -> tuple[Move | None, float]:
         """The move, and by how much ``delta`` must be smaller: a power of two."""
         system, n, found = self.system(), self.point.size, first
@@ -242,20 +254,21 @@ class Ghost:
             moved = -(self.program.matrix @ step)
             if not all(face.inside(self.slack[face.rows] + moved[face.rows]) for face in self.faces.curved):
                 return None, 0.125
-            turn = self.turned(moved)
+            turn, bent = self.turned(moved, force)
             balance = self.program.quadratic @ step + push + self.program.matrix.T @ turn + equations.T @ found[n:]
             correction, _ = system.solve(np.concatenate([-balance, np.zeros(self.faces.size)]), steps=3)
             change = max(
                 float(np.abs(correction[:n]).max()) / longest,
                 float(np.abs(equations.T @ correction[n:]).max(initial=0.0)) / force,
             )
-            if previous == np.inf and change > _BENT:
-                return None, 0.5 ** max(1, min(10, int(np.ceil(np.log2(change / _BENT)))))
+            bent = max(bent, 2.0 * change)
+            if previous == np.inf and not bent <= limit:
+                return None, 0.5 ** int(np.ceil(np.log2(np.clip(bent / limit, 2.0, 1024.0)))) if bent > 0 else 0.125
             if not change <= max(0.7 * previous, 1e-8):
                 return None, 0.5
             found = found + correction
             if change <= 1e-15 or (change <= 1e-8 and change > 0.5 * previous):
-                turn = self.turned(-(self.program.matrix @ found[:n]))
+                turn, _ = self.turned(-(self.program.matrix @ found[:n]))
                 return Move(delta, found[:n], self.row_multipliers(found[n:]), turn), 1.0
             previous = change
         return None, 0.5
@@ -266,95 +279,15 @@ def dense_move(ghost: Ghost, upstream: Float[ndarray, " N"]) -> Move:
 
     This is implicit differentiation; it shares no factorisation with the layer and is there to check it.
     """
-    equations = ghost.equations(ghost.slack).toarray()
+    equations = ghost.tangent_plane.toarray()
     form = ghost.form(ghost.slack, ghost.frozen).toarray()
     n, e = form.shape[0], equations.shape[0]
     matrix = np.block([[form, equations.T], [equations, np.zeros((e, e))]])
-    found = np.linalg.lstsq(matrix, np.concatenate([-upstream, np.zeros(e)]), rcond=1e-12)[0]
+    scales = _equilibrating(sp.coo_array(matrix))
+    right = scales * np.concatenate([-upstream, np.zeros(e)])
+    found = scales * np.linalg.lstsq(scales[:, None] * matrix * scales, right, rcond=1e-13)[0]
     turn = np.zeros(ghost.slack.size)
     moved = ghost.program.matrix @ found[:n]
-    for face, multiplier in zip(ghost.faces.curved, ghost.frozen, strict=True):
-        turn[face.rows] = face.curvature(ghost.slack[face.rows], multiplier) @ moved[face.rows]
+    for face, curvature in zip(ghost.faces.curved, ghost.curvatures, strict=True):
+        turn[face.rows] = curvature @ moved[face.rows]
     return Move(1.0, found[:n], ghost.row_multipliers(found[n:]), turn)
-
-
-def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, exchanges: int = 5) -> Ghost | None:
-    """Newton's method on the optimality conditions of the active faces.
-
-    Where it ends outside of a cone, the faces that are active there are tried next.
-
-    Parameters
-    ----------
-    ghost : Ghost
-        At what the solver returned.
-    rule : ActiveRule
-        Decides on the active faces.
-    tol : float, default=1e-9
-        Largest relative violation of a constraint that is accepted.
-    exchanges : int, default=5
-        How often other faces are tried.
-
-    Returns
-    -------
-    Ghost or None
-        At the polished solution; None if it is not feasible in the primal and the dual, or no better.
-    """
-    program = ghost.program
-    # what is below rounding counts as better than anything
-    before = max(*program_residual(program, ghost.point, ghost.dual), 1e-12)
-    for _ in range(1 + exchanges):
-        (point, dual), system = _newton(ghost)
-        residual, violation = program_residual(program, point, dual)
-        again = find_faces(program, program.slack(point), dual, rule)
-        if violation <= tol and max(residual, violation) < before:
-            # Without strict complementarity rounding decides on the faces; those that were used stay.
-            better = Ghost(program, point, dual, again if again.same(ghost.faces) else _kept(ghost.faces, again))
-            if not ghost.faces.curved:
-                better._system = system  # it does not depend on the point
-            return better
-        if again.same(ghost.faces) or not np.isfinite(residual):
-            return None
-        ghost = Ghost(program, point, dual, again)
-    return None
-
-
-def _kept(faces: FaceSet, again: FaceSet) -> FaceSet:
-    return replace(faces, margin=min(faces.margin, again.margin))
-
-
-def _newton(ghost: Ghost, max_iter: int = 12) -> tuple[tuple[Float[ndarray, " N"], Float[ndarray, " M"]], _System]:
-    """The best point and dual vector on the way; two or three steps are usual, one without curved faces."""
-    program, faces, n = ghost.program, ghost.faces, ghost.point.size
-    point, flat = ghost.point.copy(), ghost.dual[faces.flat]
-    multipliers = [part.copy() for part in ghost.frozen]
-    best, least = (ghost.point, ghost.dual), np.inf
-    system = ghost.system()
-    for step in range(max_iter):
-        slack = program.slack(point)
-        if not all(face.inside(slack[face.rows]) for face in faces.curved):
-            break
-        dual = np.zeros(slack.size)
-        dual[faces.flat] = flat
-        for face, multiplier in zip(faces.curved, multipliers, strict=True):
-            dual[face.rows] = face.dual(slack[face.rows], multiplier)
-        worst = max(program_residual(program, point, dual))
-        if step:  # what one starts from is no solution on the faces
-            if worst >= least:
-                break
-            best, least = (point, dual), worst
-            if not faces.curved:
-                break
-        stationarity = program.quadratic @ point + program.linear + program.matrix.T @ dual
-        values = [slack[faces.flat], *(-face.value(slack[face.rows]) for face in faces.curved)]
-        if faces.curved and step:
-            system = _System(ghost.form(slack, multipliers), ghost.equations(slack))
-        found, _ = system.solve(np.concatenate([-stationarity, *values]))
-        if not np.isfinite(found).all():
-            break
-        point, flat = point + found[:n], flat + found[n : n + faces.flat.size]
-        at, moved = n + faces.flat.size, []
-        for face, multiplier in zip(faces.curved, multipliers, strict=True):
-            moved.append(multiplier + found[at : at + face.size])
-            at += face.size
-        multipliers = moved
-    return best, system

@@ -25,7 +25,8 @@ from assay.bilevel.ffo_autograd import differentiable_once
 from assay.bilevel.ffo_cone_solvers import solve_cone_program
 from assay.bilevel.ffo_cvxpy import CompiledProblem
 from assay.bilevel.ffo_faces import ActiveRule, find_faces
-from assay.bilevel.ffo_ghost import Ghost, polished
+from assay.bilevel.ffo_ghost import Ghost
+from assay.bilevel.ffo_polish import polished
 from assay.bilevel.ffo_record import Instance, LayerRecord
 from assay.validation import check_choice, check_integer, check_real
 
@@ -182,6 +183,7 @@ class FFOLayer(torch.nn.Module):
         self._last_call: LayerRecord | None = None
         self._warned = False
 
+    @torch.compiler.disable
     def forward(self, *params: Any, solver_args: Any = None) -> tuple[Tensor, ...]:
         """Solve.
 
@@ -338,6 +340,11 @@ def _check_values(tensor: Tensor, parameter: Any, index: int) -> None:
     for name, wrong in (("nonneg", tensor < 0), ("nonpos", tensor > 0), ("pos", tensor <= 0), ("neg", tensor >= 0)):
         if attributes[name] and bool(wrong.any()):
             raise ValueError(f"params[{index}] must be {name}, as it was declared, got other entries")
+    if attributes.get("bounds") is not None:
+        lower, upper = (torch.as_tensor(np.asarray(side, dtype=float)) for side in attributes["bounds"])
+        here = tensor.to(device="cpu", dtype=torch.float64)
+        if bool(((here < lower) | (here > upper)).any()):
+            raise ValueError(f"params[{index}] must be within its bounds, as it was declared, got entries outside")
     if any(attributes[name] for name in ("symmetric", "PSD", "NSD")):
         apart = float((tensor - tensor.mT).abs().max())
         if apart > 1e-5 * (1.0 + float(tensor.abs().max())):

@@ -164,6 +164,7 @@ class FFOQPLayer(torch.nn.Module):
         self._last_call: QPRecord | None = None
         self._warned = False
 
+    @torch.compiler.disable
     def forward(self, Q: Any, q: Any, G: Any = None, h: Any = None, A: Any = None, b: Any = None) -> Tensor:
         """Solve.
 

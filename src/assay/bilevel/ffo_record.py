@@ -13,7 +13,8 @@ from numpy import ndarray
 from assay.bilevel.ffo_cones import program_residual
 from assay.bilevel.ffo_cvxpy import CompiledProblem, DataGradient
 from assay.bilevel.ffo_faces import ActiveRule, SecondOrderFace
-from assay.bilevel.ffo_ghost import Ghost, Move, NotUniqueError, dense_move, polished
+from assay.bilevel.ffo_ghost import Ghost, Move, NotUniqueError, dense_move
+from assay.bilevel.ffo_polish import polished
 
 __all__ = ["Instance", "LayerRecord"]
 

@@ -147,21 +147,30 @@ class QPBatch:
         nu: Float[ndarray, "k p"],
         which: Int[ndarray, " k"],
     ) -> tuple[Float[ndarray, " k"], Float[ndarray, "k m"]]:
-        """Largest violation of the optimality conditions, relative to the terms that they consist of; and the slacks.
+        """Largest violation of the optimality conditions, relative to the terms that it consists of; and the slacks.
 
         Of an inequality, what counts is the smaller one of slack and multiplier, and how negative either is.
         """
         q, h, b = self.q[which], self.h[which], self.b[which]
         values = self.values(points, which)
-        slack = h - values[:, b.shape[1] :]
+        equal, slack = values[:, : b.shape[1]] - b, h - values[:, b.shape[1] :]
         terms = self._times(points, which), q, self._adjoint(np.concatenate([nu, lam], axis=1), which)
-        force = np.maximum.reduce([_size(term) for term in terms])
-        reach = np.maximum.reduce([_size(points), _size(b), _least_size(h)])
-        force, reach = (np.where(one > 0, one, np.where(other > 0, other, 1.0)) for one, other in
-                        ((force, reach), (reach, force)))  # fmt: skip
-        both = np.minimum(slack / reach[:, None], lam / force[:, None])
-        worst = [_size(sum(terms)) / force, _size(values[:, : b.shape[1]] - b) / reach, _size(both)]
-        return np.maximum.reduce(worst), slack
+        largest = np.maximum.reduce([np.abs(term) for term in terms])
+        force, reach = _size(largest), np.maximum.reduce([_size(points), _size(b), _least_size(h)])
+        force, reach = _floor(force, reach), _floor(reach, force)
+        both = np.minimum(slack / np.maximum(np.abs(h) + np.abs(slack), reach), lam / force)
+        worst = [
+            _size(sum(terms) / np.maximum(largest, force)),
+            _size(equal / np.maximum(np.abs(b) + np.abs(equal), reach)),
+            _size(both),
+        ]
+        return np.maximum.reduce(worst) + 0.0, slack  # no -0
+
+
+def _floor(size: Float[ndarray, " k"], other: Float[ndarray, " k"]) -> Float[ndarray, "k 1"]:
+    """What small terms are compared with: 1 or the size of all of them, unless that is huge."""
+    size = np.where(size > 0, size, np.where(other > 0, other, 1.0))
+    return np.maximum(np.minimum(size, 1.0), 1e-6 * size)[:, None]
 
 
 def _forms(Q: Float[ndarray, "*B n n"], eps: float) -> list[QuadraticForm]:

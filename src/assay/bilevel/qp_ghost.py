@@ -38,7 +38,7 @@ class QuadraticForm:
         self.is_diagonal = np.count_nonzero(matrix) == np.count_nonzero(diagonal)
         entries = diagonal if self.is_diagonal else matrix
         self.scale = _largest_entry(entries)
-        if self.scale < 1e-290:  # where its inverse is no number
+        if self.scale < 1e-307:  # where its inverse is no number
             self.scale, self.is_diagonal, diagonal = 0.0, True, np.zeros(self.size)
         factor = 1.0 / self.scale if self.scale else 0.0
         self._matrix: Float[ndarray, "n n"] | None = None

@@ -119,11 +119,12 @@ class QPSolver:
         upper, lower = np.concatenate([b, h]), np.concatenate([b, np.full(h.size, -np.inf)])
         if self._prepared is None:
             osqp = import_extra("osqp", extra="cvxpy")
-            self._prepared = osqp.OSQP()
+            prepared = osqp.OSQP()
             try:
-                self._prepared.setup(self._upper, q, self._rows, lower, upper, **{**_OSQP_DEFAULTS, **self._args})
+                prepared.setup(self._upper, q, self._rows, lower, upper, **{**_OSQP_DEFAULTS, **self._args})
             except (TypeError, ValueError) as error:
-                raise type(error)(f"solver_args must have settings of OSQP, got {self._args}: {error}") from error
+                raise type(error)(f"solver_args must have settings of OSQP, got {dict(self._args)}: {error}") from error
+            self._prepared = prepared
         else:
             self._prepared.update(q=q, l=lower, u=upper)
         solution = self._prepared.solve(raise_error=False)
