@@ -161,19 +161,6 @@ def test_gradcheck(name):
     assert gradcheck(lambda *a: layer(*a), points, atol=1e-5, rtol=1e-3, fast_mode=fast)
 
 
-def test_against_cvxpylayers():
-    peer = pytest.importorskip("cvxpylayers.torch")
-    A, b, y = cp.Parameter((5, 3)), cp.Parameter(5), cp.Variable(3)
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(A @ y - b)), [y >= 0, cp.norm(y) <= 1])
-    ours, theirs = FFOLayer(problem, [A, b], [y], alpha=1e4), peer.CvxpyLayer(problem, [A, b], [y])
-    points, shared = random(3, 5, 3), random(5, seed=4)
-    upstream = random(3, 3, seed=5, grad=False)
-    found = torch.autograd.grad(ours(points, shared)[0], (points, shared), upstream)
-    outputs = theirs(points, shared, solver_args={"eps": 1e-10})
-    for one, other in zip(found, torch.autograd.grad(outputs[0], (points, shared), upstream), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-
-
 def test_batches_and_shared_parameters():
     layer = least_squares()
     points, shared = random(3, 5, 3), random(5, seed=4)

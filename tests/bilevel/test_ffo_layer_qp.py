@@ -378,7 +378,8 @@ def test_solver_of_the_users():
     assert "callable" in repr(layer)
 
     tiny = FFOQPLayer(solver=lambda *data: (np.zeros(2), -1e-10 * np.ones(4), np.zeros(0)), polish=False)
-    tiny(*boxed(x))
+    with pytest.warns(UserWarning, match="did not meet its tolerances"):
+        tiny(*boxed(x))
     assert (tiny._last_call.multipliers == 0).all()
     with pytest.raises(ValueError, match=r"multipliers of at least 0, got -0.1 for instance 0"):
         FFOQPLayer(solver=lambda *data: (np.zeros(2), -0.1 * np.ones(4), np.zeros(0)))(*boxed(x))

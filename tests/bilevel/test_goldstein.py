@@ -122,6 +122,8 @@ def test_stops_early_with_a_warning():
         ({"f_gap": -1.0}, ValueError, "f_gap must be at least 0"),
         ({"max_blocks": 0}, ValueError, "max_blocks"),
         ({"rng": "seed"}, TypeError, "rng"),
+        ({"callback": 3}, TypeError, "callback must be a callable, got int"),
+        ({"eps": 1e-7}, ValueError, r"eps must be so large that a block .* got 1e-07, .* 400000010000001 points of 1"),
         ({"oracle": lambda x: np.ones(3)}, ValueError, r"oracle must return a gradient of shape \(1,\)"),
         ({"oracle": lambda x: [np.nan]}, ValueError, "the gradient of oracle must be a finite"),
     ],

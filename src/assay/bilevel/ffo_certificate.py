@@ -105,7 +105,7 @@ class FFOCertificate(Result):
     gradient_error: float
 
 
-def certificate(layer: Any, *, check_gradient: bool = False, tol: float = 1e-6) -> FFOCertificate:
+def certificate(layer: Any, *, check_gradient: Any = False, tol: float = 1e-6) -> FFOCertificate:
     r"""Evaluate the promises of a layer on its last call.
 
     Parameters

@@ -160,6 +160,7 @@ def _misfit(kind: str, s: Float[ndarray, " k"], d: Float[ndarray, " k"]) -> tupl
     return abs(float(s @ d)), max(_outside_exponential(s), _outside_dual_exponential(d))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is no number is never accepted
 def program_residual(
     program: ConeProgram, point: Float[ndarray, " N"], dual: Float[ndarray, " M"]
 ) -> tuple[float, float]:

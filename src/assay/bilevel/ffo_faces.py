@@ -305,6 +305,7 @@ def strongest_independent(
     return np.sort(np.array(kept, dtype=int))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is no number is never accepted
 def find_faces(
     program: ConeProgram, slack: Float[ndarray, " M"], dual: Float[ndarray, " M"], rule: ActiveRule
 ) -> FaceSet:
@@ -375,11 +376,13 @@ def find_faces(
             if rule.active(np.array([gap]), d[2:])[0]:
                 curved.append(face)
     candidates = np.concatenate([*bounds, np.zeros(0, dtype=int)]).astype(int)
-    fixed = [program.matrix[part] for part in flat]
-    fixed += [face.tangent(slack[face.rows]) @ program.matrix[face.rows] for face in curved]
-    n_equations = sum(part.shape[0] for part in fixed)
+    n_equations = sum(part.size for part in flat) + sum(face.size for face in curved)
     if candidates.size + n_equations > program.linear.size:
-        rows = np.vstack([sp.csr_array(part).toarray() for part in (*fixed, program.matrix[candidates])])
+        fixed = [program.matrix[part] for part in flat]
+        smooth = [face for face in curved if face.inside(slack[face.rows])]
+        fixed += [sp.csr_array(face.tangent(slack[face.rows]) @ program.matrix[face.rows]) for face in smooth]
+        rows = np.vstack([part.toarray() for part in (*fixed, program.matrix[candidates])])
+        n_equations = len(rows) - candidates.size
         kept = strongest_independent(rows, n_equations, (dual * row_norms)[candidates])
         candidates, capped = candidates[kept], kept.size < candidates.size
     flat.append(candidates)

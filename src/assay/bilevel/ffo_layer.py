@@ -23,6 +23,7 @@ from torch import Tensor
 
 from assay.bilevel.ffo_autograd import differentiable_once
 from assay.bilevel.ffo_cone_solvers import solve_cone_program
+from assay.bilevel.ffo_cones import program_residual
 from assay.bilevel.ffo_cvxpy import CompiledProblem
 from assay.bilevel.ffo_faces import ActiveRule, find_faces
 from assay.bilevel.ffo_ghost import Ghost
@@ -31,6 +32,9 @@ from assay.bilevel.ffo_record import Instance, LayerRecord
 from assay.validation import check_choice, check_integer, check_real
 
 __all__ = ["FFOLayer"]
+
+#: Relative residual above which a solution is no solution, whatever the solver says.
+FAR_OFF = 1e-3
 
 
 class _Solve(torch.autograd.Function):
@@ -81,15 +85,17 @@ class FFOLayer(torch.nn.Module):
     variables : list of cvxpy.Variable
         What is returned, in this order.
     alpha : float, default=100.0
-        Inverse of ``delta``. The perturbation is ``delta`` times the upstream gradient, so that a loss in large units
-        needs a larger one. Beyond about 1e6 rounding takes over on curved cones.
+        Inverse of ``delta``. The perturbation is ``delta`` times the upstream gradient; on curved cones it is made
+        smaller where the solution would move out of the range in which it is nearly linear. No digits are lost when
+        ``alpha`` is large, except with ``cone_mode="resolve"``.
     active : {"compare", "threshold"}, default="compare"
-        A constraint is active if its multiplier exceeds its slack, in units of rows of norm 1; or if the slack is at
-        most ``slack_tol`` and the multiplier at least ``dual_cutoff``. The second misses active constraints when the
-        solver is not accurate enough.
+        A constraint is active if its multiplier exceeds its slack, in units of rows of norm 1 and of an objective whose
+        largest quadratic coefficient is 1; or if the slack is at most ``slack_tol`` and the multiplier at least
+        ``dual_cutoff``. The second misses active constraints when the solver is not accurate enough.
     polish : bool, default=True
-        Whether to improve what the solver returns by Newton's method on the active constraints. It is kept only where
-        the result is feasible in the primal and the dual to 1e-9 and better.
+        Whether to improve what the solver returns by Newton's method on the active constraints, and to exchange those
+        that turn out to be wrong. It is kept only where the result is feasible in the primal and the dual to 1e-9 and
+        better.
     dual_cutoff : float, default=1e-3
         See ``active``.
     slack_tol : float, default=1e-8
@@ -104,8 +110,9 @@ class FFOLayer(torch.nn.Module):
         Central differences solve on both sides: the error is of second order in ``delta``, and none for quadratic
         programs. The two share one factorisation.
     cone_mode : {"tangent", "resolve"}, default="tangent"
-        ``"resolve"`` solves the perturbed problem itself, cones kept, and takes the difference of the solutions.
-        ``"tangent"`` does so for an exponential cone or a matrix whose face or rank is not certain.
+        ``"resolve"`` solves the perturbed problem itself, cones kept, and takes the difference of the solutions; the
+        perturbation then has the size ``delta`` relative to the objective. ``"tangent"`` does so for an exponential
+        cone or a matrix whose face or rank is not certain.
     max_workers : int, default=1
         Threads that share the instances of a batch.
 
@@ -122,8 +129,9 @@ class FFOLayer(torch.nn.Module):
     an error in the backward pass. The gradient can be taken once: differentiating it raises an error.
 
     Problems are solved on the CPU in float64, whatever the tensors are; results have the type and device of the first
-    tensor, gradients those of each tensor. A parameter declared symmetric is read as the mean of it and its transpose.
-    The layer has no state. It keeps its last call, for the certificate.
+    tensor, gradients those of each tensor. A parameter declared symmetric is read as the mean of it and its transpose,
+    where CvxpyLayer reads the upper triangle. Dual variables are not returned. The layer has no state. It keeps its
+    last call, for the certificate.
 
     Per instance a backward pass takes one sparse factorisation of the unknowns and the active rows, and for curved
     cones some ten solves with it.
@@ -237,7 +245,10 @@ class FFOLayer(torch.nn.Module):
             faces = find_faces(program, program.slack(solution.point), solution.dual, rule)
             ghost = Ghost(program, solution.point, solution.dual, faces)
             better = polished(ghost, rule) if keep else None
-            return Instance(index, better or ghost, solution.status, solution.accurate, better is not None)
+            # solvers call far-off points solutions where the data are huge
+            gap, outside = (0.0, 0.0) if better else program_residual(program, ghost.point, ghost.dual)
+            near = gap <= FAR_OFF and outside <= 0.01 * FAR_OFF
+            return Instance(index, better or ghost, solution.status, solution.accurate and near, better is not None)
 
         def of(index: int) -> Instance:
             return solve(index, compiled.program(parameters[index]))
@@ -250,7 +261,7 @@ class FFOLayer(torch.nn.Module):
                 f"{self.solver} did not meet its tolerances on instance {inaccurate[0]} "
                 f"(status {instances[inaccurate[0]].status!r}); later calls do not repeat this warning",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=8,
             )
         return LayerRecord(
             compiled,

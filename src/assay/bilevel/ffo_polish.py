@@ -20,6 +20,7 @@ from assay.bilevel.ffo_ghost import Ghost, GhostSystem
 __all__ = ["polished"]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is no number is never accepted
 def polished(ghost: Ghost, rule: ActiveRule, tol: float = 1e-9, exchanges: int = 5) -> Ghost | None:
     """Newton's method on the optimality conditions of the active faces.
 

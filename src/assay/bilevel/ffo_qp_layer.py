@@ -20,7 +20,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from assay.bilevel.ffo_autograd import differentiable_once
-from assay.bilevel.ffo_layer import active_rule, check_finite, check_flag, check_tensor
+from assay.bilevel.ffo_layer import FAR_OFF, active_rule, check_finite, check_flag, check_tensor
 from assay.bilevel.qp_active import guessed, polished
 from assay.bilevel.qp_batch import DIMS, QPBatch
 from assay.bilevel.qp_record import QPOptions, QPRecord
@@ -67,13 +67,12 @@ class FFOQPLayer(torch.nn.Module):
     Parameters
     ----------
     eps : float, default=1e-8
-        Added to the diagonal of ``Q``, in units of its largest entry or 1, where ``Q`` is singular. Refinement takes
-        its effect out.
+        Added to the diagonal of ``Q``, times its entries, where ``Q`` is singular. Refinement takes its effect out.
     active : {"compare", "threshold"}, default="compare"
         As in :class:`~assay.bilevel.FFOLayer`.
     polish : bool, default=True
-        Whether to solve once more on the active rows; the result is kept where it satisfies all optimality conditions
-        to 1e-9.
+        Whether to solve once more on the active rows. The result is kept where it satisfies all optimality conditions
+        to 1e-9; otherwise rows that are violated, or have negative multipliers, are exchanged, a few times.
     slack_tol : float, default=1e-8
         For ``active="threshold"``.
     dual_cutoff : float, default=1e-3
@@ -107,7 +106,8 @@ class FFOQPLayer(torch.nn.Module):
     :func:`~assay.bilevel.certificate` says ``"doubtful"``. The gradient can be taken once.
 
     Problems are solved on the CPU in float64; the solution has the type and device of ``q``, gradients those of each
-    tensor. The layer has no state. It keeps its last call, for the certificate.
+    tensor. The units of the objective and of the rows do not matter: both are divided by their sizes. The layer has no
+    state. It keeps a copy of the data of its last call, for the certificate.
 
     With n unknowns and e active rows, a backward pass takes O(n^3 / 3) once per ``Q`` and O(n^2 e + n e^2) per
     instance, and memory O(n^2 + n e). Active bounds on single coordinates and a diagonal ``Q`` make it cheaper.
@@ -230,6 +230,10 @@ class FFOQPLayer(torch.nn.Module):
             solutions.systems = [None] * size
         batch.forget()
         accurate = np.array([one.accurate for one in found])
+        rough = np.flatnonzero(~solutions.confirmed)
+        if rough.size:  # solvers call far-off points solutions where the data are huge
+            parts = (part[rough] for part in (solutions.points, solutions.lam, solutions.nu))
+            accurate[rough] &= batch.residuals(*parts, rough)[0] <= FAR_OFF
         if not accurate.all() and not self._warned:
             self._warned = True
             worst = int(np.flatnonzero(~accurate)[0])
@@ -237,7 +241,7 @@ class FFOQPLayer(torch.nn.Module):
                 f"the solver did not meet its tolerances on instance {worst} (status {found[worst].status!r}); "
                 "later calls do not repeat this warning",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=8,
             )
         statuses = tuple(one.status for one in found)
         return QPRecord(batch, options, solutions, statuses, accurate, np.zeros(size, dtype=int))

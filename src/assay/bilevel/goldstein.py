@@ -27,6 +27,8 @@ from assay.validation import as_float_array, as_generator, check_integer, check_
 
 __all__ = ["GoldsteinResult", "goldstein_descent"]
 
+_LARGEST_BLOCK = 200_000_000
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GoldsteinResult(Result):
@@ -73,7 +75,7 @@ def goldstein_descent(
     *,
     max_blocks: int | None = None,
     rng: Any = None,
-    callback: Callable[[dict[str, Any]], Any] | None = None,
+    callback: Any = None,
 ) -> GoldsteinResult:
     r"""Find a :math:`(\delta, \epsilon)`-Goldstein stationary point of a Lipschitz function.
 
@@ -134,7 +136,8 @@ def goldstein_descent(
         \le \frac{\epsilon}{4} + \frac{\epsilon}{2} + \frac{\epsilon}{8}
 
     for :math:`T = \lceil 4\, \mathtt{f\_gap}\, M / (\delta \epsilon) \rceil = O(\delta^{-1} \epsilon^{-3})` calls, in
-    expectation over the points. The descent stops at the first block that passes.
+    expectation over the points. The descent stops at the first block that passes. Blocks are whole: what is left of the
+    budget after the last one is not used.
 
     References
     ----------
@@ -158,7 +161,14 @@ def goldstein_descent(
     lipschitz, f_gap = check_real(lipschitz, "lipschitz", above=0), check_real(f_gap, "f_gap", minimum=0)
     random = as_generator(rng)
     bound = lipschitz + eps / 8
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be a callable, got {type(callback).__name__}")
     length = math.ceil((2 * bound / eps) ** 2)
+    if length * start.size > _LARGEST_BLOCK:
+        raise ValueError(
+            f"eps must be so large that a block has at most {_LARGEST_BLOCK:g} numbers, got {eps:g}, "
+            f"with which it has {length} points of {start.size}"
+        )
     budget = max(math.ceil(4 * f_gap * length / (delta * eps)), length)
     n_blocks = budget // length
     if max_blocks is not None:

@@ -336,8 +336,12 @@ def first_order_move(
     point = trial = np.zeros(linear.size)
     momentum, steps = 1.0, 0
     gradient = project(linear)
-    residual = float(np.linalg.norm(gradient)) / size
+    residual = first = float(np.linalg.norm(gradient)) / size
     while residual > tol and steps < max_iter:
+        if not residual <= 10.0 * first:  # the power iteration has missed the largest eigenvalue
+            lipschitz, momentum, residual = 2.0 * lipschitz, 1.0, first
+            point = trial = np.zeros(linear.size)
+            gradient = project(linear)
         ahead = trial - gradient / lipschitz
         if float(gradient @ (ahead - point)) > 0:
             momentum = 1.0

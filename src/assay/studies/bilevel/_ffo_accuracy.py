@@ -29,7 +29,7 @@ def measure_order(measurement: Measurement, contender: str, rng: np.random.Gener
     from assay.bilevel import FFOQPLayer
 
     difference = "forward" if contender == FORWARD else "central"
-    deltas = np.array([0.2, 0.1, 0.05, 0.025])
+    deltas = np.array([0.04, 0.02, 0.01, 0.005])
     data = [part.requires_grad_() for part in random_program(rng)]
     upstream = torch.as_tensor(rng.normal(size=20))
     layer = FFOQPLayer()
@@ -71,7 +71,7 @@ def _add_order(measurement: Measurement, case: str, difference: str, deltas: np.
     floor = errors.max() < 1e-10
     slope = promised if floor else float(np.polyfit(np.log(deltas), np.log(np.maximum(errors, 1e-300)), 1)[0])
     measurement.add("order_deviation", abs(slope - promised), case=case)
-    measurement.add("error_at_delta_0.1", errors[1], case=case)
+    measurement.add("error_at_delta_0.01", errors[2], case=case)
     measurement.add_curve(
         "error of a gradient", deltas, errors, case=case, x_label="delta", y_label="error", x_log=True, y_log=True
     )
